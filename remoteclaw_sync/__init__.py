@@ -1,0 +1,115 @@
+"""Run AI agent CLIs (Claude Code, Gemini CLI, Codex, OpenCode) as subprocesses; one blocking event stream.
+
+    from remoteclaw_sync import create_cli_runtime
+
+    for event in create_cli_runtime("claude").execute("Why is the build red?"):
+        if event.type == "text":
+            print(event.text, end="", flush=True)
+
+Every run yields text, thinking, tool_use, tool_result and error events, and ends with exactly one done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .errors import AgentRunError, RemoteClawError, UnknownProviderError
+from .types import (
+    AgentDeliveryResult,
+    AgentDoneEvent,
+    AgentErrorEvent,
+    AgentEvent,
+    AgentExecuteParams,
+    AgentRunResult,
+    AgentRuntime,
+    AgentTextEvent,
+    AgentThinkingEvent,
+    AgentToolResultEvent,
+    AgentToolUseEvent,
+    AgentUsage,
+    BridgeCallbacks,
+    ChannelMessage,
+    McpMessageTarget,
+    McpServerConfig,
+    McpSideEffects,
+    PermissionDenial,
+    ReplyPayload,
+    event_from_dict,
+)
+
+if TYPE_CHECKING:
+    from ._version import __version__ as __version__
+    from .classify import classify_error as classify_error
+    from .factory import SUPPORTED_PROVIDERS as SUPPORTED_PROVIDERS
+    from .factory import create_cli_runtime as create_cli_runtime
+    from .runtimes.agent_run import AgentRun as AgentRun
+    from .runtimes.base import CLIRuntimeBase as CLIRuntimeBase
+    from .runtimes.claude import ClaudeCliRuntime as ClaudeCliRuntime
+    from .runtimes.codex import CodexCliRuntime as CodexCliRuntime
+    from .runtimes.gemini import GeminiCliRuntime as GeminiCliRuntime
+    from .runtimes.opencode import OpenCodeCliRuntime as OpenCodeCliRuntime
+
+# Imported when first asked for, so that `import remoteclaw_sync` stays cheap.
+_LAZY = {
+    "AgentRun": ".runtimes.agent_run",
+    "CLIRuntimeBase": ".runtimes.base",
+    "ClaudeCliRuntime": ".runtimes.claude",
+    "CodexCliRuntime": ".runtimes.codex",
+    "GeminiCliRuntime": ".runtimes.gemini",
+    "OpenCodeCliRuntime": ".runtimes.opencode",
+    "SUPPORTED_PROVIDERS": ".factory",
+    "__version__": "._version",
+    "classify_error": ".classify",
+    "create_cli_runtime": ".factory",
+}
+
+__all__ = [
+    "SUPPORTED_PROVIDERS",
+    "AgentDeliveryResult",
+    "AgentDoneEvent",
+    "AgentErrorEvent",
+    "AgentEvent",
+    "AgentExecuteParams",
+    "AgentRun",
+    "AgentRunError",
+    "AgentRunResult",
+    "AgentRuntime",
+    "AgentTextEvent",
+    "AgentThinkingEvent",
+    "AgentToolResultEvent",
+    "AgentToolUseEvent",
+    "AgentUsage",
+    "BridgeCallbacks",
+    "CLIRuntimeBase",
+    "ChannelMessage",
+    "ClaudeCliRuntime",
+    "CodexCliRuntime",
+    "GeminiCliRuntime",
+    "McpMessageTarget",
+    "McpServerConfig",
+    "McpSideEffects",
+    "OpenCodeCliRuntime",
+    "PermissionDenial",
+    "RemoteClawError",
+    "ReplyPayload",
+    "UnknownProviderError",
+    "__version__",
+    "classify_error",
+    "create_cli_runtime",
+    "event_from_dict",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module_name = _LAZY.get(name)
+    if module_name is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(module_name, __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -1,0 +1,71 @@
+"""Exceptions and error codes.
+
+    RemoteClawError
+    ├── AgentRunError         `run()`: the run failed; carries its result and error events
+    └── UnknownProviderError  `create_cli_runtime()`: also a ValueError
+
+A run itself never raises for what the CLI does: it yields `error` events with one of the codes below and ends
+with `done`. Bad arguments raise ValueError or TypeError when the call is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .types import AgentErrorEvent, AgentRunResult
+
+# --- codes of `error` events -----------------------------------------------------------------------------
+CLI_NOT_FOUND = "CLI_NOT_FOUND"
+CLI_NOT_EXECUTABLE = "CLI_NOT_EXECUTABLE"
+WORKING_DIRECTORY_NOT_FOUND = "WORKING_DIRECTORY_NOT_FOUND"
+SPAWN_FAILED = "SPAWN_FAILED"
+CLI_ERROR = "CLI_ERROR"
+CLI_EXIT_ERROR = "CLI_EXIT_ERROR"
+CLI_INCOMPLETE = "CLI_INCOMPLETE"
+WATCHDOG_TIMEOUT = "WATCHDOG_TIMEOUT"
+DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
+ABORTED = "ABORTED"
+LINE_TOO_LONG = "LINE_TOO_LONG"
+EXTRACT_EVENT_FAILED = "EXTRACT_EVENT_FAILED"
+CLI_WARNING = "CLI_WARNING"
+UNSUPPORTED_OPTION = "UNSUPPORTED_OPTION"
+MCP_SERVER_FAILED = "MCP_SERVER_FAILED"
+MCP_CONFIG_ERROR = "MCP_CONFIG_ERROR"
+
+
+class RemoteClawError(Exception):
+    """Base of all exceptions of this package."""
+
+
+class RunSetupError(RemoteClawError):
+    """Raised by a hook that prepares a run; the run yields it as an `error` event with `code`, then `done`."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+class AgentRunError(RemoteClawError):
+    """A run failed. `result` is its summary, `errors` the `error` events it gave."""
+
+    def __init__(self, result: AgentRunResult, errors: Sequence[AgentErrorEvent] = ()) -> None:
+        self.result = result
+        self.errors = tuple(errors)
+        cause = self.errors[0].message if self.errors else "the run failed"
+        super().__init__(f"{cause} [{result.error_subtype or 'unknown'}]")
+
+    def __reduce__(self) -> tuple[type[AgentRunError], tuple[AgentRunResult, tuple[AgentErrorEvent, ...]]]:
+        # Exceptions pickle by their message alone; this one crosses process pools whole.
+        return (type(self), (self.result, self.errors))
+
+
+class UnknownProviderError(RemoteClawError, ValueError):
+    """No runtime goes by that name. `provider` is what was asked for, `known` what there is."""
+
+    def __init__(self, provider: object, known: Sequence[str]) -> None:
+        self.provider = provider
+        self.known = tuple(known)
+        super().__init__(f"unknown provider {provider!r}; known are: {', '.join(self.known)}")
+
+    def __reduce__(self) -> tuple[type[UnknownProviderError], tuple[object, tuple[str, ...]]]:
+        return (type(self), (self.provider, self.known))

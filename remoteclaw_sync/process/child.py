@@ -1,0 +1,328 @@
+"""One CLI process, from before its birth to after its end.
+
+A supervisor thread owns the child: it spawns it (in a thread, because Ctrl-C interrupts the main one anywhere),
+reads its events stream, writes its stdin, ends its tree and reaps it. A second thread reads the other stream, and
+a Timer looks at the clocks. The consumer only takes chunks from the queue, so whether and when it does so
+cannot hold up anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from collections import deque
+from typing import Protocol
+
+from .. import errors
+from . import registry
+from .abort import AbortListener
+from .ending import EndLatch, EndReason
+from .launch import Launch, Sink, SpawnError, SpawnFailure
+from .watchdog import Watchdog
+
+if sys.platform == "win32":
+    from .portable import PortableBackend as PlatformBackend
+else:
+    from .posix import PosixBackend as PlatformBackend
+
+logger = logging.getLogger(__name__)
+
+TERM_GRACE = 1.5  # From SIGTERM to SIGKILL: the CLIs take 0.03-0.6 s to act on it.
+KILL_PATIENCE = 5.0  # From SIGKILL to giving up on a process that the kernel does not let go (hung disk).
+CLOSE_PATIENCE = TERM_GRACE + KILL_PATIENCE + 3.0  # How long close() waits for the supervisor at the most.
+GUARD_DELAY = 0.25  # A guard process costs a millisecond: runs shorter than this go without.
+TAIL_BYTES = 65_536  # How much of the diagnostics stream is kept.
+# In what the consumer has not read yet, these mean that a tool may be running. The quotes matter: every line of
+# Claude's has a "parent_tool_use_id".
+TOOL_CALL_HINTS = (b'"tool_use"', b'"tool_call"', b'"item.started"')
+
+
+class Backend(Protocol):
+    """What a platform has to give; see posix.py for what each means."""
+
+    pid: int | None
+    exited: bool
+    events_ended: bool
+
+    def __init__(self, launch: Launch, events: Sink, diagnostics: Sink) -> None: ...
+    def spawn(self) -> None: ...
+    def start_guard(self) -> None: ...
+    def wake(self) -> None: ...
+    def wait(self, timeout: float | None) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+    def finish(self, *, drain: bool) -> int | None: ...
+    def forget_after_fork(self) -> None: ...
+
+
+class Tail:
+    """The last bytes of a stream of any length."""
+
+    def __init__(self, limit: int = TAIL_BYTES) -> None:
+        self._limit = limit
+        self._chunks: deque[bytes] = deque()
+        self._size = 0
+
+    def push(self, chunk: bytes) -> None:
+        """Add what came."""
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        while self._size - len(self._chunks[0]) >= self._limit:
+            self._size -= len(self._chunks.popleft())
+
+    def text(self) -> str:
+        """What is left of it, bad bytes replaced."""
+        return b"".join(self._chunks)[-self._limit :].decode(errors="replace")
+
+
+class ChildProcess:
+    """A child and its supervisor. `start`, `next_chunk` and `tools_outstanding` are the consumer's; the rest
+    may be called from any thread."""
+
+    def __init__(self, launch: Launch, backend: type[Backend] = PlatformBackend) -> None:
+        self._launch = launch
+        self._backend = backend(launch, self._on_events, self._on_diagnostics)
+        self._queue: queue.Queue[bytes | None] = queue.Queue()  # Unbounded: bounded in bytes by _pending().
+        self._bytes_in = 0  # Written by the supervisor alone.
+        self._bytes_out = 0  # Written by the consumer alone.
+        self._chunk_in_hand = b""
+        self._paused = False
+        self._tail = Tail()
+        self.ending = EndLatch()
+        self._owner = os.getpid()
+        self._thread: threading.Thread | None = None
+        self._finished = threading.Event()
+        self._listener: AbortListener | None = None
+        self._started_at = self._last_life = time.monotonic()
+        self._exit_expected_at: float | None = None
+        self._watchdog = Watchdog(self._look_at_clocks)
+        self._guarded = False
+        self.tools_outstanding = False
+        self.failure: SpawnFailure | None = None
+        self.exit_code: int | None = None
+
+    # --- for the consumer -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin. Does not block; what goes wrong is `failure` once `next_chunk` has said None."""
+        thread = threading.Thread(target=self._supervise, name="remoteclaw-supervisor", daemon=True)
+        registry.add(self)
+        self._thread = thread
+        signal = self._launch.abort_signal
+        if signal is not None:
+            self._listener = AbortListener(signal, self._on_abort)
+            self._listener.attach()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._thread = None
+            self._end_without_child(SpawnFailure(errors.SPAWN_FAILED, f"cannot start a thread: {error}"))
+
+    def next_chunk(self) -> bytes | None:
+        """The next bytes of the events stream, or None when the child is gone and all has been read. Blocks."""
+        self._chunk_in_hand = b""
+        chunk = self._queue.get()
+        if chunk is None:
+            self.ending.claim(EndReason.EXITED)
+            return None
+        self._chunk_in_hand = chunk
+        self._bytes_out += len(chunk)
+        if self._paused and self._pending() <= self._launch.max_pending_bytes // 2:
+            self._backend.wake()
+        return chunk
+
+    def expect_exit(self, expected: bool) -> None:
+        """The CLI has said its last word (or has not, after all): it may stay for the linger time only."""
+        self._exit_expected_at = time.monotonic() + self._launch.linger if expected else None
+        if expected:
+            self._backend.wake()
+
+    # --- for anyone -----------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int | None:
+        """The CLI's process id, once it has been spawned."""
+        return self._backend.pid
+
+    @property
+    def diagnostics(self) -> str:
+        """The tail of the other stream."""
+        return self._tail.text()
+
+    def request_end(self, reason: EndReason) -> None:
+        """Have the child's tree ended for this reason, unless there is another already. Does not block."""
+        if os.getpid() == self._owner:
+            self.ending.claim(reason)
+            self._backend.wake()
+
+    def request_close(self) -> None:
+        """As `request_end`, because nobody wants to hear any more of it."""
+        self.request_end(EndReason.CLOSED)
+
+    def close(self) -> None:
+        """End the child's tree and wait until it is gone. Bounded, and does nothing a second time."""
+        if os.getpid() != self._owner or self._thread is None:
+            return
+        self.request_close()
+        if self._listener is not None:
+            self._listener.detach()
+        if self._thread.ident is None:
+            registry.discard(self)  # Ctrl-C came before the thread; should it start yet, it finds this end.
+        elif threading.current_thread() is not self._thread:
+            # (The GC may close a forgotten run in any thread, also in one of its own.)
+            self._finished.wait(CLOSE_PATIENCE)
+            self._thread.join(1.0)
+
+    def _on_abort(self) -> None:
+        self.request_end(EndReason.ABORTED)
+
+    def forget_after_fork(self) -> None:
+        """In a forked copy of the host."""
+        self._backend.forget_after_fork()
+
+    # --- the supervisor thread ------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        try:
+            self._spawn_and_look_after()
+        except SpawnError as error:
+            self.failure = error.failure
+        except Exception as error:  # noqa: BLE001 - whatever it is, the consumer must hear of it and the child end
+            logger.exception("supervising child %s failed", self.pid)
+            self.failure = SpawnFailure(errors.SPAWN_FAILED, f"supervising the CLI failed: {error!r}")
+            if self.pid is not None:
+                self._backend.kill()
+        finally:
+            self._watchdog.cancel()
+            try:
+                self.exit_code = self._backend.finish(drain=not self.ending.backlog_unwanted)
+            except Exception:
+                logger.exception("cleaning up after child %s failed", self.pid)
+            registry.discard(self)
+            self._queue.put(None)
+            self._finished.set()
+
+    def _spawn_and_look_after(self) -> None:
+        if self._must_end():
+            return
+        self._backend.spawn()
+        self._last_life = time.monotonic()
+        self._watchdog.start(self._first_look())
+        ending_since: float | None = None
+        killed = False
+        while not self._backend.exited:
+            if ending_since is None and self._must_end():
+                ending_since = time.monotonic()
+                logger.debug("ending child %s: %s", self.pid, self.ending.reason)
+                self._backend.terminate()
+            elif ending_since is not None:
+                elapsed = time.monotonic() - ending_since
+                if elapsed >= TERM_GRACE + KILL_PATIENCE:
+                    return
+                if elapsed >= TERM_GRACE and not killed:
+                    killed = True
+                    logger.info("child %s ignored SIGTERM for %s s; killing it", self.pid, TERM_GRACE)
+                    self._backend.kill()
+            self._apply_back_pressure()
+            self._backend.wait(self._patience(ending_since, killed))
+
+    def _must_end(self) -> bool:
+        if self._backend.events_ended and self._exit_expected_at is None:
+            self.expect_exit(True)  # With its stream closed it cannot say any more.
+        expected = self._exit_expected_at
+        if expected is not None and time.monotonic() >= expected:
+            self.ending.claim(EndReason.LINGERED)
+        return self.ending.reason is not None
+
+    def _patience(self, ending_since: float | None, killed: bool) -> float | None:
+        """How long to sleep at the most before something is due."""
+        if ending_since is not None:
+            due = ending_since + TERM_GRACE + (KILL_PATIENCE if killed else 0.0)
+        elif self._exit_expected_at is not None:
+            due = self._exit_expected_at
+        else:
+            return None
+        return max(0.0, due - time.monotonic())
+
+    def _apply_back_pressure(self) -> None:
+        full = self._pending() >= self._launch.max_pending_bytes
+        if full and not self._paused:
+            self._paused = True
+            self._backend.pause_reading()
+        elif self._paused and self._pending() <= self._launch.max_pending_bytes // 2:
+            self._last_life = time.monotonic()  # Kept waiting is not silent.
+            self._paused = False
+            self._backend.resume_reading()
+
+    def _on_events(self, chunk: bytes) -> None:
+        is_life = self._launch.is_life
+        if is_life is None or is_life(chunk):
+            self._last_life = time.monotonic()
+            if self._exit_expected_at is not None:
+                self._exit_expected_at = self._last_life + self._launch.linger
+        self._bytes_in += len(chunk)
+        self._queue.put(chunk)
+
+    def _on_diagnostics(self, chunk: bytes) -> None:
+        self._last_life = time.monotonic()
+        self._tail.push(chunk)
+
+    def _pending(self) -> int:
+        return self._bytes_in - self._bytes_out
+
+    def _end_without_child(self, failure: SpawnFailure) -> None:
+        self.failure = failure
+        registry.discard(self)
+        self._queue.put(None)
+        self._finished.set()
+
+    # --- the timer's thread ---------------------------------------------------------------------------------
+
+    def _first_look(self) -> float:
+        limits = (GUARD_DELAY, self._launch.timeout, self._launch.deadline)
+        return min(limit for limit in limits if limit is not None)
+
+    def _look_at_clocks(self) -> float | None:
+        """End the child if a clock has run out; else say when to look again."""
+        now = time.monotonic()
+        if not self._guarded and now - self._started_at >= GUARD_DELAY:
+            self._guarded = True
+            self._backend.start_guard()
+        waits = []
+        if not self._guarded:
+            waits.append(GUARD_DELAY - (now - self._started_at))
+        if self._launch.deadline is not None:
+            left = self._launch.deadline - (now - self._started_at)
+            if left <= 0:
+                self.request_end(EndReason.DEADLINE)
+                return None
+            waits.append(left)
+        if self._launch.timeout is not None:
+            left = self._silence_left(now)
+            if left <= 0:
+                self.request_end(EndReason.WATCHDOG)
+                return None
+            # Not later than `timeout` even while a tool runs: it may end right after this look.
+            waits.append(min(left, self._launch.timeout))
+        return max(min(waits), 0.001) if waits else None
+
+    def _silence_left(self, now: float) -> float:
+        if self._paused or self._backend.events_ended:
+            return float("inf")
+        limit = self._launch.timeout
+        if self.tools_outstanding or self._tool_call_unread():
+            limit = self._launch.tool_timeout
+        return float("inf") if limit is None else limit - (now - self._last_life)
+
+    def _tool_call_unread(self) -> bool:
+        """Whether a consumer that lags behind may have a tool call still to read. Looked at only when a clock
+        runs out, so it may take its time."""
+        with self._queue.mutex:
+            chunks = [chunk for chunk in self._queue.queue if chunk]
+        return any(hint in chunk for chunk in (self._chunk_in_hand, *chunks) for hint in TOOL_CALL_HINTS)

@@ -1,0 +1,48 @@
+"""What to start and how to look after it, as plain values."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import attrs
+
+StreamName = Literal["stdout", "stderr"]
+Sink = Callable[[bytes], None]  # Takes what a stream gave, in the thread that read it.
+
+
+@attrs.frozen(kw_only=True)
+class Launch:
+    """One child: its program, its input and its limits (seconds and bytes; None is no limit)."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = attrs.field(repr=False)
+    cwd: str
+    stdin: bytes = attrs.field(repr=False)
+    marker: str
+    events_on: StreamName = "stdout"
+    timeout: float | None
+    tool_timeout: float | None
+    deadline: float | None
+    linger: float
+    max_pending_bytes: int
+    # Says whether a chunk is a sign of life; None: every chunk is.
+    is_life: Callable[[bytes], bool] | None = None
+    abort_signal: threading.Event | None = None
+
+
+@attrs.frozen
+class SpawnFailure:
+    """Why there is no child: an error code of ours and a sentence that says what to do."""
+
+    code: str
+    message: str
+
+
+class SpawnError(Exception):
+    """Raised inside the process layer only; reaches the consumer as its `failure`."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.failure = SpawnFailure(code, message)

@@ -1,0 +1,452 @@
+"""Everything that only POSIX has: pipes that can be polled, process groups, the sweep of /proc.
+
+One `PosixBackend` belongs to one supervisor thread (see child.py), which is the only one to call it; `wake()`
+alone may come from anywhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+
+from .launch import Launch, Sink
+from .spawning import explain_spawn_failure
+
+logger = logging.getLogger(__name__)
+
+READ_SIZE = 65_536  # What a pipe gives at most by default; larger buffers cost more to allocate than they save.
+PIPE_SIZE = 1_048_576  # The largest an ordinary user may ask for. CLIs exit without flushing a full pipe.
+GONE_SECONDS = 0.2  # How long a leftover may take to act on SIGTERM before SIGKILL.
+DRAIN_SECONDS = 1.0  # After the exit everything the CLI wrote is in the pipe; only a stranger could write on.
+SWEEP_ROUNDS = 5  # A leftover may fork while it is looked for.
+CAN_SWEEP = os.path.exists("/proc/self/environ") and hasattr(os, "pidfd_open")
+GUARD_SHELL = "/bin/sh"
+
+# Reads one line from the host. A line means the run ended in order; end of file means the host is dead.
+# $1 is the process group, $2 the marker variable. Survivors of the group's SIGTERM are found as sweep() does.
+GUARD_SCRIPT = """
+read -r _ && exit 0
+kill -s TERM -- "-$1" 2>/dev/null
+sleep 2
+kill -s KILL -- "-$1" 2>/dev/null
+for environ in /proc/[0-9]*/environ; do
+  if grep -qa "$2=" "$environ" 2>/dev/null; then
+    pid=${environ#/proc/}; kill -s KILL "${pid%/environ}" 2>/dev/null
+  fi
+done
+"""
+
+
+class PosixBackend:
+    """Spawns the child in a session of its own, moves its bytes, and ends its whole tree."""
+
+    def __init__(self, launch: Launch, events: Sink, diagnostics: Sink) -> None:
+        self._launch = launch
+        self._events = events
+        self._diagnostics = diagnostics
+        self._fds: set[int] = set()
+        self._poll = select.poll()
+        self._stdin_left = memoryview(launch.stdin)
+        self._stdin = self._events_fd = self._diagnostics_fd = self._pidfd = -1
+        self._reading = False
+        self._diagnostics_thread: threading.Thread | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._guard_in = -1
+        self._wake_lock = threading.RLock()  # Re-entered when the GC closes a run inside wake().
+        self._wake_in = self._wake_out = -1
+        self._process: subprocess.Popen[bytes] | None = None
+        self.pid: int | None = None
+        self.exited = False
+        self.events_ended = False
+
+    # --- start --------------------------------------------------------------------------------------------
+
+    def spawn(self) -> None:
+        """Start the child. Raises SpawnError, in which case nothing is left open."""
+        try:
+            self._open_and_spawn()
+        except (OSError, ValueError) as error:  # ValueError: NUL or a surrogate in an argument.
+            raise explain_spawn_failure(error, self._launch) from error
+
+    def _open_and_spawn(self) -> None:
+        self._wake_out, self._wake_in = self._pipe()
+        stdin_out, stdin_in = self._pipe(enlarge=True)
+        stdout_out, stdout_in = self._pipe(enlarge=True)
+        stderr_out, stderr_in = self._pipe()
+        self._process = subprocess.Popen(
+            self._launch.argv,
+            stdin=stdin_out,
+            stdout=stdout_in,
+            stderr=stderr_in,
+            cwd=self._launch.cwd,
+            env=self._launch.env,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+        for fd in (stdin_out, stdout_in, stderr_in):
+            self._close(fd)
+        self._stdin = stdin_in
+        streams = {"stdout": stdout_out, "stderr": stderr_out}
+        self._events_fd = streams.pop(self._launch.events_on)
+        (self._diagnostics_fd,) = streams.values()
+        for fd in (self._wake_in, self._wake_out, stdin_in, stdout_out, stderr_out):
+            os.set_blocking(fd, False)
+        self._watch_exit()
+        self._poll.register(self._wake_out, select.POLLIN)
+        self.resume_reading()
+        self._write_stdin()
+        self._diagnostics_thread = threading.Thread(
+            target=self._read_diagnostics, name=f"remoteclaw-diagnostics-{self.pid}", daemon=True
+        )
+        self._diagnostics_thread.start()
+
+    def _pipe(self, *, enlarge: bool = False) -> tuple[int, int]:
+        # Popen's own PIPE leaks descriptors on Python 3.11 and 3.12 when they run out half-way.
+        out, in_ = os.pipe()
+        self._fds |= {out, in_}
+        if enlarge and hasattr(fcntl, "F_SETPIPE_SZ"):
+            try:
+                fcntl.fcntl(in_, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+            except OSError:
+                pass  # Over the user's pipe quota: the ordinary size works too.
+        return out, in_
+
+    def _watch_exit(self) -> None:
+        assert self.pid is not None
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            # A host that ignores SIGCHLD has its children reaped by the kernel, this one already.
+            self.exited = True
+        except (AttributeError, OSError):
+            threading.Thread(target=self._wait_for_exit, name=f"remoteclaw-exit-{self.pid}", daemon=True).start()
+        else:
+            self._fds.add(self._pidfd)
+            self._poll.register(self._pidfd, select.POLLIN)
+
+    def _wait_for_exit(self) -> None:
+        """Where there are no pidfds: a thread that ends with the child, leaving it to be reaped later."""
+        assert self.pid is not None
+        try:
+            if hasattr(os, "waitid"):
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            else:
+                assert self._process is not None
+                self._process.wait()
+        except ChildProcessError:
+            pass
+        self.exited = True
+        self.wake()
+
+    def start_guard(self) -> None:
+        """Start the process that ends the child's tree when this host dies without a word (SIGKILL)."""
+        if self._guard is not None or self.exited or not os.path.exists(GUARD_SHELL):
+            return
+        try:
+            guard_out, self._guard_in = self._pipe()
+            self._guard = subprocess.Popen(
+                [GUARD_SHELL, "-c", GUARD_SCRIPT, "remoteclaw-guard", str(self.pid), self._launch.marker],
+                stdin=guard_out,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={"PATH": os.environ.get("PATH", os.defpath)},
+                cwd="/",
+                start_new_session=True,
+            )
+            self._close(guard_out)
+        except OSError as error:
+            logger.warning("no guard process for child %s: %s", self.pid, error)
+
+    # --- while it runs ------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Make `wait()` return. Safe from any thread and at any time, also inside a signal handler."""
+        with self._wake_lock:
+            if self._wake_in != -1:
+                try:
+                    os.write(self._wake_in, b"!")
+                except OSError:
+                    pass  # Full: a wake-up is under way already. (The pipe is ours, it does not break.)
+
+    def wait(self, timeout: float | None) -> None:
+        """Sleep until something happens, and move whatever bytes can be moved."""
+        for fd, _ in self._poll.poll(None if timeout is None else timeout * 1000):
+            if fd == self._events_fd:
+                self._read_events()
+            elif fd == self._pidfd:
+                self.exited = True
+            elif fd == self._stdin:
+                self._write_stdin()
+            else:
+                os.read(fd, 4096)
+
+    def pause_reading(self) -> None:
+        """Let the pipe fill up."""
+        if self._reading:
+            self._reading = False
+            self._poll.unregister(self._events_fd)
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if not self._reading and not self.events_ended:
+            self._reading = True
+            self._poll.register(self._events_fd, select.POLLIN)
+
+    def _read_events(self) -> bool:
+        chunk = _read(self._events_fd)
+        if chunk:
+            self._events(chunk)
+        elif chunk is not None:
+            self.pause_reading()
+            self.events_ended = True
+        return bool(chunk)
+
+    def _write_stdin(self) -> None:
+        """Write what the pipe takes now; close it when all is written or nobody reads any more."""
+        try:
+            while self._stdin_left:
+                written = _write(self._stdin, self._stdin_left)
+                self._stdin_left = self._stdin_left[written:]
+        except BlockingIOError:
+            self._poll.register(self._stdin, select.POLLOUT)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EBADF):
+                logger.debug("writing to stdin of child %s: %s", self.pid, error)
+            self._stdin_left = self._stdin_left[:0]
+        try:
+            self._poll.unregister(self._stdin)
+        except KeyError:
+            pass
+        self._close(self._stdin)
+        self._stdin = -1
+
+    def _read_diagnostics(self) -> None:
+        poll = select.poll()
+        poll.register(self._diagnostics_fd, select.POLLIN)
+        poll.register(self._wake_out, 0)  # Wake-ups are not for us; the hang-up when it is closed is.
+        stopping = False
+        while True:
+            if not stopping:
+                stopping = any(fd == self._wake_out for fd, _ in poll.poll())
+            chunk = _read(self._diagnostics_fd)
+            if chunk:
+                self._diagnostics(chunk)
+            elif chunk is not None or stopping:
+                return
+
+    # --- the end ------------------------------------------------------------------------------------------
+
+    def terminate(self) -> None:
+        """Ask the whole group to end; a stopped one is continued, so that it can."""
+        self._signal_group(signal.SIGTERM)
+        self._signal_group(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End the whole group."""
+        self._signal_group(signal.SIGKILL)
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        # The leader has not been reaped yet, so its number cannot belong to anyone else.
+        assert self.pid is not None
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+    def finish(self, *, drain: bool) -> int | None:
+        """End what is left of the tree, read what is left in the pipes, reap; returns the exit code.
+
+        None: somebody else reaped the child (SIGCHLD ignored, a stray os.wait()), or it cannot be killed.
+        """
+        if self.pid is None:
+            self._release()
+            return None
+        if not self.exited and self._pidfd != -1:  # Killed a moment ago, or cannot be.
+            _wait_until_gone([self._pidfd], DRAIN_SECONDS)
+        self._end_leftovers()
+        if drain and not self.events_ended:
+            deadline = time.monotonic() + DRAIN_SECONDS
+            while self._read_events() and time.monotonic() < deadline:
+                pass
+        exit_code = self._reap()
+        self._dismiss_guard()
+        self._release()
+        return exit_code
+
+    def _end_leftovers(self) -> None:
+        assert self.pid is not None
+        if CAN_SWEEP:
+            try:
+                end_leftovers(self.pid, self._launch.marker)
+                return
+            except OSError as error:  # Out of file descriptors: the group needs none.
+                logger.warning("cannot look for what child %s left behind: %s", self.pid, error)
+        self.kill()
+
+    def _reap(self) -> int | None:
+        assert self._process is not None
+        assert self.pid is not None
+        if self._process.returncode is not None:  # _wait_for_exit() had to reap it.
+            return self._process.returncode
+        # Popen.wait() would call a child that somebody else has reaped a success.
+        try:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            self._process.returncode = 0  # Tells Popen that this pid is not its to wait for any more.
+            return None
+        if pid == 0:
+            logger.error("child %s does not end, not even by SIGKILL", self.pid)
+            return None
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        return self._process.returncode
+
+    def _dismiss_guard(self) -> None:
+        if self._guard is None:
+            return
+        try:
+            _write(self._guard_in, b"\n")
+        except OSError:
+            pass
+        self._close(self._guard_in)
+        try:
+            self._guard.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            self._guard.kill()
+            self._guard.wait()
+
+    def _release(self) -> None:
+        with self._wake_lock:
+            wake_in, self._wake_in = self._wake_in, -1
+        self._close(wake_in)  # Ends the diagnostics thread after its last read.
+        if self._diagnostics_thread is not None:
+            self._diagnostics_thread.join(timeout=DRAIN_SECONDS)
+            if self._diagnostics_thread.is_alive():
+                self._fds -= {self._diagnostics_fd, self._wake_out}  # Still being read: not ours to close.
+        for fd in tuple(self._fds):
+            self._close(fd)
+
+    def _close(self, fd: int) -> None:
+        if fd in self._fds:
+            self._fds.discard(fd)
+            os.close(fd)
+
+    def forget_after_fork(self) -> None:
+        """In a forked copy of the host: let go of the pipes, so that the original's end is still noticed."""
+        for fd in tuple(self._fds):
+            self._close(fd)
+
+
+def _read(fd: int) -> bytes | None:
+    """What there is to read: b"" at the end, None if nothing now."""
+    try:
+        return os.read(fd, READ_SIZE)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
+def _write(fd: int, data: bytes | memoryview) -> int:
+    """os.write() that a host which has restored the default SIGPIPE survives (EPIPE instead)."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+    try:
+        return os.write(fd, data)
+    except BrokenPipeError:
+        signal.sigtimedwait({signal.SIGPIPE}, 0)  # Takes the pending one away before it is let through.
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def find_leftovers(session: int, marker: str) -> list[int]:
+    """Living processes of that session, or with that variable in their environment.
+
+    Both, because each misses some: the CLIs start shell tools in sessions of their own, and Codex starts MCP
+    servers without our environment.
+    """
+    needle = f"{marker}=".encode()
+    spared = (os.getpid(), session)
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return [pid for pid in pids if pid not in spared and _is_leftover(pid, session, needle)]
+
+
+def _is_leftover(pid: int, session: int, needle: bytes) -> bool:
+    try:
+        return (os.getsid(pid) == session or needle in _environ(pid)) and not _is_zombie(pid)
+    except OSError:
+        return False  # Gone meanwhile, or another user's.
+
+
+def _environ(pid: int) -> bytes:
+    fd = os.open(f"/proc/{pid}/environ", os.O_RDONLY)
+    try:
+        parts = []
+        while part := os.read(fd, READ_SIZE):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+def _is_zombie(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+
+
+def end_leftovers(session: int, marker: str) -> None:
+    """SIGTERM, a moment to act on it, SIGKILL, until a look around finds nothing more."""
+    for _ in range(SWEEP_ROUNDS):
+        pids = find_leftovers(session, marker)
+        if not pids:
+            return
+        logger.info("ending %d processes that child %s left behind", len(pids), session)
+        pidfds = [fd for pid in pids if (fd := _pin(pid, session, marker)) is not None]
+        try:
+            _signal_all(pidfds, signal.SIGTERM)
+            _signal_all(pidfds, signal.SIGCONT)
+            _wait_until_gone(pidfds, GONE_SECONDS)
+            _signal_all(pidfds, signal.SIGKILL)
+            _wait_until_gone(pidfds, DRAIN_SECONDS)
+        finally:
+            for fd in pidfds:
+                os.close(fd)
+
+
+def _pin(pid: int, session: int, marker: str) -> int | None:
+    """A pidfd of that leftover: unlike its number it cannot pass to another process."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    if _is_leftover(pid, session, f"{marker}=".encode()):
+        return fd
+    os.close(fd)
+    return None
+
+
+def _signal_all(pidfds: list[int], number: signal.Signals) -> None:
+    for fd in pidfds:
+        try:
+            signal.pidfd_send_signal(fd, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def _wait_until_gone(pidfds: list[int], seconds: float) -> None:
+    poll = select.poll()
+    for fd in pidfds:
+        poll.register(fd, select.POLLIN)
+    deadline = time.monotonic() + seconds
+    left = len(pidfds)
+    while left and (remaining := deadline - time.monotonic()) > 0:
+        for fd, _ in poll.poll(remaining * 1000):
+            poll.unregister(fd)
+            left -= 1

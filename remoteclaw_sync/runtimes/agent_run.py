@@ -1,0 +1,95 @@
+"""The handle of one run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator
+from types import TracebackType
+
+from ..process.child import ChildProcess
+from ..process.ending import EndReason
+from ..types import AgentEvent, AgentRunResult
+
+
+class RunControl:
+    """What a run's generator and its handle share. Holds no reference to either, so that dropping them ends the run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._wanted_end: EndReason | None = None
+        self._child: ChildProcess | None = None
+        self.result: AgentRunResult | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
+
+    @property
+    def wanted_end(self) -> EndReason | None:
+        """What was asked for before there was a child."""
+        return self._wanted_end
+
+    def attach(self, child: ChildProcess) -> None:
+        """From now on requests go to this child; one that came before is passed on."""
+        with self._lock:
+            self._child = child
+            if self._wanted_end is not None:
+                child.request_end(self._wanted_end)
+
+    def request_end(self, reason: EndReason) -> None:
+        """Have the run ended, from any thread. Does not block."""
+        with self._lock:
+            if self._child is not None:
+                self._child.request_end(reason)
+            elif self._wanted_end is None:
+                self._wanted_end = reason
+
+    def close(self) -> None:
+        """End the run and wait until nothing of it is left."""
+        self.request_end(EndReason.CLOSED)
+        if self._child is not None:
+            self._child.close()
+
+
+class AgentRun(Iterator[AgentEvent]):
+    """One run: iterate it for its events, use it as a context manager to be sure of its end.
+
+    Nothing is started before the first event is asked for. `abort()` and `close()` may be called from any thread.
+    """
+
+    def __init__(self, events: Generator[AgentEvent, None, None], control: RunControl) -> None:
+        self._events = events
+        self._control = control
+
+    def __next__(self) -> AgentEvent:
+        return next(self._events)
+
+    def __enter__(self) -> AgentRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The CLI's process id; None before it is started."""
+        return self._control.pid
+
+    @property
+    def result(self) -> AgentRunResult | None:
+        """The summary, once the run has ended; None before."""
+        return self._control.result
+
+    def abort(self) -> None:
+        """End the run: its consumer gets an `error` with code ABORTED, then `done`. Does not block."""
+        self._control.request_end(EndReason.ABORTED)
+
+    def close(self) -> None:
+        """End the run without another event and wait until its processes are gone (bounded, a second or two)."""
+        self._control.close()
+        try:
+            self._events.close()
+        except ValueError:
+            pass  # Another thread is inside the generator; it finds the end by itself.

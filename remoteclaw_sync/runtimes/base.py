@@ -1,0 +1,246 @@
+"""`CLIRuntimeBase`: what all runtimes share, and the hooks that make one."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import copy
+import os
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
+from typing import Any, ClassVar, Literal
+
+import attrs
+
+from .._values import check_path, check_seconds, check_size, check_text
+from ..errors import AgentRunError
+from ..ndjson import MAX_LINE_BYTES, parse_line
+from ..process.launch import Launch
+from ..types import AgentErrorEvent, AgentEvent, AgentExecuteParams, AgentRunResult
+from .agent_run import AgentRun, RunControl
+from .engine import LineExtractor, drive
+from .outcome import RunOutcome
+
+DEFAULT_TIMEOUT = 300.0  # Seconds of silence.
+DEFAULT_TOOL_TIMEOUT = 1800.0  # Seconds of silence while a tool runs: a long build prints nothing.
+DEFAULT_LINGER = 2.0  # Seconds a CLI may stay after its last word.
+MAX_PENDING_BYTES = 256 * 1024 * 1024  # Unread output kept in memory before the CLI is made to wait.
+MARKER_PREFIX = "REMOTECLAW_SYNC_RUN_"
+
+
+class CLIRuntimeBase(abc.ABC):
+    """Runs an agent CLI that prints one JSON object a line, and yields what it says as events.
+
+    A subclass gives `build_args`, `build_env` and `extract_event`. Each run works on a copy of the instance
+    (copied, then `reset_state()`), so hooks may keep a run's state on `self`, and one instance serves any number of
+    threads at once.
+
+    Args:
+        command: the program: a name looked for on PATH, a path, or a sequence (program and first arguments).
+        timeout: seconds of silence after which the run is ended; None for no limit.
+        tool_timeout: the same while a tool call is outstanding.
+        linger: seconds the CLI may stay after its terminal event.
+        max_pending_bytes: unread output kept in memory before the CLI is made to wait.
+        max_line_bytes: a longer line is skipped and reported.
+    """
+
+    provider: ClassVar[str | None] = None
+    install_hint: ClassVar[str | None] = None
+    # Whether the CLI always ends with a line that says so: then its absence is a failure, whatever the exit code.
+    expects_terminal_event: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        command: str | os.PathLike[str] | Sequence[str],
+        timeout: float | None = DEFAULT_TIMEOUT,
+        *,
+        tool_timeout: float | None = DEFAULT_TOOL_TIMEOUT,
+        linger: float = DEFAULT_LINGER,
+        max_pending_bytes: int = MAX_PENDING_BYTES,
+        max_line_bytes: int = MAX_LINE_BYTES,
+    ) -> None:
+        check_seconds("timeout", timeout)
+        check_seconds("tool_timeout", tool_timeout)
+        check_seconds("linger", linger)
+        check_size("max_pending_bytes", max_pending_bytes)
+        check_size("max_line_bytes", max_line_bytes)
+        self.command = _as_argv(command)
+        self.timeout = timeout
+        self.tool_timeout = tool_timeout
+        self.linger = linger
+        self.max_pending_bytes = max_pending_bytes
+        self.max_line_bytes = max_line_bytes
+        self.outcome = RunOutcome()
+
+    # --- the three verbs ------------------------------------------------------------------------------------
+
+    def execute(self, params: AgentExecuteParams | str, /, **fields: Any) -> Generator[AgentEvent, None, None]:
+        """Run the CLI and yield its events, the last of them `done`. Blocks while waiting for the next.
+
+        Takes an AgentExecuteParams, or a prompt and its other fields as keywords. Bad arguments raise here
+        (ValueError, TypeError); nothing is started before the first `next()`; what goes wrong later is an `error`
+        event. Leaving early (`close()`, `break`, an exception) ends the CLI and all it started.
+        """
+        return self._new_run(params, fields)[0]
+
+    def start(self, params: AgentExecuteParams | str, /, **fields: Any) -> AgentRun:
+        """The same run as a handle: an iterator and context manager with `abort()`, `close()`, `pid`, `result`."""
+        return AgentRun(*self._new_run(params, fields))
+
+    def run(self, params: AgentExecuteParams | str, /, *, check: bool = True, **fields: Any) -> AgentRunResult:
+        """Run to the end and return the summary. Raises AgentRunError if the run failed, unless `check` is False."""
+        events, control = self._new_run(params, fields)
+        reported: list[AgentErrorEvent] = []
+        with closing(events):
+            for event in events:
+                if isinstance(event, AgentErrorEvent):
+                    reported.append(event)
+        assert control.result is not None
+        if check and not control.result.ok:
+            raise AgentRunError(control.result, reported)
+        return control.result
+
+    def _new_run(
+        self, params: AgentExecuteParams | str, fields: dict[str, Any]
+    ) -> tuple[Generator[AgentEvent, None, None], RunControl]:
+        if isinstance(params, str):
+            params = AgentExecuteParams(params, **fields)
+        elif not isinstance(params, AgentExecuteParams):
+            raise TypeError(f"params must be an AgentExecuteParams or a prompt, not {type(params).__name__}")
+        elif fields:
+            params = attrs.evolve(params, **fields)
+        self.check_params(params)
+        private = copy.copy(self)
+        private.outcome = RunOutcome()
+        private.reset_state()
+        control = RunControl()
+        return drive(private, params, control), control
+
+    # --- hooks that every runtime gives ---------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def build_args(self, params: AgentExecuteParams) -> list[str]:
+        """The arguments after the command."""
+
+    @abc.abstractmethod
+    def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
+        """Variables on top of the host's environment; None removes one. `params.env` is applied after these."""
+
+    @abc.abstractmethod
+    def extract_event(self, line: str) -> AgentEvent | Iterable[AgentEvent] | None:
+        """What a line (one JSON object) means. An AgentDoneEvent is the CLI's own last word: its fields go into the
+        result, and the `done` that consumers see comes from the base."""
+
+    # --- hooks with a default -------------------------------------------------------------------------------
+
+    @property
+    def supports_stdin_prompt(self) -> bool:
+        """Whether the prompt goes to stdin. If not, `build_args` has to carry it."""
+        return True
+
+    @property
+    def ndjson_stream(self) -> Literal["stdout", "stderr"]:
+        """The stream that carries the events. The tail of the other one becomes `result.stderr`."""
+        return "stdout"
+
+    def reset_state(self) -> None:
+        """Prepare a fresh copy for one run."""
+
+    def check_params(self, params: AgentExecuteParams) -> None:
+        """Raise ValueError, naming the field, for what this CLI cannot do."""
+
+    def stdin_data(self, params: AgentExecuteParams) -> bytes:
+        """What is written to the CLI's stdin, which is closed after it."""
+        return params.prompt.encode() if self.supports_stdin_prompt else b""
+
+    def enter_run(self, params: AgentExecuteParams, resources: contextlib.ExitStack) -> None:
+        """Make what the run needs outside the process (temporary files); `resources` is unwound after the CLI's end."""
+
+    def is_life(self, chunk: bytes) -> bool:
+        """Whether this output is a sign of life for the watchdog."""
+        return True
+
+    def explain_exit(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
+        """The CLI's own words for an exit without a terminal event, if its stderr has them."""
+        return None
+
+    def enrich_result(self, result: AgentRunResult) -> AgentRunResult:
+        """Add what this runtime knows to the result (`attrs.evolve`)."""
+        return result
+
+    # --- for the engine -------------------------------------------------------------------------------------
+
+    @property
+    def program(self) -> str:
+        """The command as people know it."""
+        return self.provider or os.path.basename(self.command[0])
+
+    def line_extractor(self) -> LineExtractor:
+        """From line to events; lines that are no JSON object are logged and skipped."""
+        extract_event = self.extract_event
+
+        def extract(line: str) -> AgentEvent | Iterable[AgentEvent] | None:
+            return None if parse_line(line) is None else extract_event(line.strip())
+
+        return extract
+
+    def take_reported_result(self, reported: AgentRunResult) -> None:
+        """The CLI's last word, given by a hook as an AgentDoneEvent."""
+        outcome = self.outcome
+        if reported.error_subtype is None:
+            outcome.succeed()
+        else:
+            outcome.fail(reported.error_subtype)
+        outcome.session_id = reported.session_id or outcome.session_id
+        outcome.usage = reported.usage or outcome.usage
+        outcome.stop_reason = reported.stop_reason or outcome.stop_reason
+        outcome.permission_denials.extend(reported.permission_denials)
+        for name in ("total_cost_usd", "api_duration_ms", "num_turns"):
+            if getattr(reported, name) is not None:
+                setattr(outcome, name, getattr(reported, name))
+
+    def prepare(self, params: AgentExecuteParams, resources: contextlib.ExitStack) -> Launch:
+        """Everything that is needed to start the child."""
+        cwd = os.path.abspath(params.working_directory or os.getcwd())
+        marker = MARKER_PREFIX + os.urandom(8).hex()
+        self.enter_run(params, resources)
+        life_is_everything = type(self).is_life is CLIRuntimeBase.is_life
+        return Launch(
+            argv=(*self.command, *self.build_args(params)),
+            env=self._environment(params, cwd, marker),
+            cwd=cwd,
+            stdin=self.stdin_data(params),
+            marker=marker,
+            events_on=self.ndjson_stream,
+            timeout=self.timeout,
+            tool_timeout=self.tool_timeout,
+            deadline=params.deadline,
+            linger=self.linger,
+            max_pending_bytes=self.max_pending_bytes,
+            is_life=None if life_is_everything else self.is_life,
+            abort_signal=params.abort_signal,
+        )
+
+    def _environment(self, params: AgentExecuteParams, cwd: str, marker: str) -> dict[str, str]:
+        # PWD, because OpenCode believes it rather than the real working directory. The marker's name is unique, so
+        # that a run inside a run carries both.
+        env = {**os.environ, "PWD": cwd}
+        for name, value in (*self.build_env(params).items(), *params.env.items()):
+            if value is None:
+                env.pop(name, None)
+            else:
+                env[name] = value
+        env[marker] = "1"
+        return env
+
+
+def _as_argv(command: str | os.PathLike[str] | Sequence[str]) -> tuple[str, ...]:
+    if isinstance(command, str | os.PathLike):
+        check_path("command", command)
+        return (os.fspath(command),)
+    argv = tuple(command)
+    if not argv:
+        raise ValueError("command must not be empty")
+    for index, part in enumerate(argv):
+        check_text(f"command[{index}]", part)
+    return argv

@@ -1,0 +1,108 @@
+"""What the runtimes of known CLIs share: a table from line type to method, and careful access to fields."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from ..ndjson import parse_line
+from ..types import AgentEvent
+from .base import CLIRuntimeBase
+from .engine import Extracted, LineExtractor
+
+logger = logging.getLogger(__name__)
+
+Message = dict[str, Any]
+
+
+class DialectRuntime(CLIRuntimeBase):
+    """A runtime whose lines are `{"type": ..., ...}`. A type without a handler is skipped: a newer CLI may have it."""
+
+    # Line type -> name of the method that takes the parsed line and returns what `extract_event` returns.
+    HANDLERS: ClassVar[Mapping[str, str]] = {}
+    expects_terminal_event = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.reset_state()
+
+    def extract_event(self, line: str) -> AgentEvent | Iterable[AgentEvent] | None:
+        """What a line of this CLI means, given what came before it."""
+        return self._dialect_extractor()(line)
+
+    def line_extractor(self) -> LineExtractor:
+        """Parses each line once, unless a subclass wants the text."""
+        if type(self).extract_event is not DialectRuntime.extract_event:
+            return super().line_extractor()
+        return self._dialect_extractor()
+
+    def _dialect_extractor(self) -> LineExtractor:
+        handlers = {kind: getattr(self, name) for kind, name in self.HANDLERS.items()}
+
+        def extract(line: str) -> Extracted:
+            message = parse_line(line)
+            if message is None:
+                return None
+            kind = message.get("type")
+            handler = handlers.get(kind) if isinstance(kind, str) else None
+            if handler is None:
+                logger.debug("%s: skipped a line of type %r", self.provider, kind)
+                return None
+            return handler(message)  # type: ignore[no-any-return]
+
+        return extract
+
+
+# --- fields of lines that another program wrote: each may be missing, null or of another type ------------------
+
+
+def text(source: Mapping[str, Any], key: str) -> str:
+    """That field if it is a str, else ""."""
+    value = source.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def mapping(source: Mapping[str, Any], key: str) -> Message:
+    """That field if it is an object, else {}."""
+    value = source.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def items(source: Mapping[str, Any], key: str) -> list[Any]:
+    """That field if it is an array, else []."""
+    value = source.get(key)
+    return value if isinstance(value, list) else []
+
+
+def integer(source: Mapping[str, Any], key: str) -> int:
+    """That field if it is a whole number, else 0."""
+    value = source.get(key)
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0
+
+
+def number(source: Mapping[str, Any], key: str) -> float | None:
+    """That field if it is a number, else None."""
+    value = source.get(key)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def plain_text(content: Any) -> str:
+    """The readable form of a tool's output: a str, a list of content blocks, or anything else as JSON."""
+    if isinstance(content, str):
+        return content
+    if content is None:
+        return ""
+    if isinstance(content, list):
+        return "\n".join(_block_text(block) for block in content)
+    return json.dumps(content, ensure_ascii=False)
+
+
+def _block_text(block: Any) -> str:
+    if isinstance(block, dict):
+        if isinstance(block.get("text"), str):
+            return str(block["text"])
+        if block.get("type") in ("image", "audio"):
+            return f"[{block['type']}]"
+    return plain_text(block)

@@ -1,0 +1,273 @@
+"""One run, from params to `done`: the generator behind `execute()`.
+
+It works in the consumer's thread on a private copy of the runtime: what the child writes arrives here as raw
+chunks, is cut into lines, parsed and mapped, and leaves as events. All state of the run is in this frame.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import Callable, Generator, Iterable
+from typing import TYPE_CHECKING, cast, get_args
+
+import attrs
+
+from .. import errors
+from ..ndjson import LineFramer
+from ..process.child import ChildProcess
+from ..process.ending import EndReason
+from ..process.launch import Launch, SpawnFailure
+from ..redaction import Redactor, secret_values
+from ..types import (
+    AgentDoneEvent,
+    AgentErrorEvent,
+    AgentEvent,
+    AgentExecuteParams,
+    AgentRunResult,
+    AgentTextEvent,
+    AgentToolResultEvent,
+    AgentToolUseEvent,
+)
+from .agent_run import RunControl
+from .outcome import Evidence, judge
+
+if TYPE_CHECKING:
+    from .base import CLIRuntimeBase
+
+logger = logging.getLogger(__name__)
+
+Extracted = AgentEvent | Iterable[AgentEvent] | None
+LineExtractor = Callable[[str], Extracted]
+EVENT_CLASSES = get_args(AgentEvent)
+
+
+class Tally:
+    """What the consumer has been told so far."""
+
+    def __init__(self, redact: Redactor) -> None:
+        self.redact = redact
+        self.started_at = time.monotonic()
+        self.text_parts: list[str] = []
+        self.errors: list[AgentErrorEvent] = []
+        self.tools_open: set[str] = set()
+        self.tools_used = False
+
+    def error(self, event: AgentErrorEvent) -> AgentErrorEvent:
+        """Note an error that is about to be yielded, without the secrets it may quote."""
+        message = self.redact(event.message)
+        if message != event.message:
+            event = attrs.evolve(event, message=message)
+        self.errors.append(event)
+        return event
+
+    @property
+    def answered(self) -> bool:
+        """Whether the agent said or did anything."""
+        return self.tools_used or any(self.text_parts)
+
+
+def drive(
+    runtime: CLIRuntimeBase, params: AgentExecuteParams, control: RunControl
+) -> Generator[AgentEvent, None, None]:
+    """Run `runtime` (a private copy) once. See `CLIRuntimeBase.execute` for the contract."""
+    tally = Tally(_redactor(params))
+    signal = params.abort_signal
+    if control.wanted_end is None and signal is not None and signal.is_set():
+        control.request_end(EndReason.ABORTED)
+    if control.wanted_end is EndReason.CLOSED:
+        return
+    if control.wanted_end is not None:
+        yield from _end(runtime, params, control, tally, None, None)
+        return
+    with contextlib.ExitStack() as resources:
+        launch, failure = _prepare(runtime, params, resources)
+        if launch is None:
+            resources.close()
+            yield from _end(runtime, params, control, tally, None, failure)
+            return
+        child = ChildProcess(launch)
+        # Entered last, left first: files are given back when the CLI is gone.
+        resources.callback(control.close)
+        control.attach(child)
+        child.start()
+        yield from _talk(runtime, child, tally)
+        child.close()
+        resources.close()
+        logger.debug("child %s: %s, exit code %s", child.pid, child.ending.reason, child.exit_code)
+        if child.ending.reason is EndReason.CLOSED:
+            control.result = _result(runtime, control, tally, child, "aborted")
+            return
+        yield from _end(runtime, params, control, tally, child, child.failure)
+
+
+def _redactor(params: AgentExecuteParams) -> Redactor:
+    secrets = secret_values(params.env)
+    for server in params.mcp_servers.values():
+        secrets += [*server.env.values(), *server.headers.values()]
+    return Redactor(secrets)
+
+
+def _prepare(
+    runtime: CLIRuntimeBase, params: AgentExecuteParams, resources: contextlib.ExitStack
+) -> tuple[Launch | None, SpawnFailure | None]:
+    try:
+        return runtime.prepare(params, resources), None
+    except errors.RunSetupError as error:
+        return None, SpawnFailure(error.code, str(error))
+    except Exception as error:
+        logger.exception("preparing a run of %s failed", type(runtime).__name__)
+        return None, SpawnFailure(errors.SPAWN_FAILED, f"preparing the run failed: {type(error).__name__}: {error}")
+
+
+def _talk(runtime: CLIRuntimeBase, child: ChildProcess, tally: Tally) -> Generator[AgentEvent, None, None]:
+    """Everything the CLI says, as events, until it is gone or nobody wants to hear more."""
+    framer = LineFramer(runtime.max_line_bytes)
+    extract = runtime.line_extractor()
+    ending = child.ending
+    append_text = tally.text_parts.append
+    note = functools.partial(_note, runtime, child, tally)
+    skipped = 0
+    exit_expected = False
+    more = True
+    while more:
+        chunk = child.next_chunk()
+        more = chunk is not None
+        lines = framer.push(chunk) if chunk is not None else framer.flush()
+        if ending.backlog_unwanted:
+            return
+        for line in lines:
+            try:
+                extracted = extract(line)
+                if extracted is None:
+                    continue
+                events = _as_events(extracted)
+            except Exception as error:
+                logger.warning("extract_event raised %s", type(error).__name__, exc_info=True)
+                message = f"extract_event raised {type(error).__name__}: {error}"
+                events = (AgentErrorEvent(message, errors.EXTRACT_EVENT_FAILED),)
+            for event in events:
+                if type(event) is AgentTextEvent:
+                    append_text(event.text)
+                    yield event
+                elif (noted := note(event)) is not None:
+                    yield noted
+                if ending.backlog_unwanted:
+                    return
+        if framer.lines_skipped != skipped:
+            skipped = framer.lines_skipped
+            message = f"skipped a line of over {runtime.max_line_bytes} bytes (max_line_bytes)"
+            yield tally.error(AgentErrorEvent(message, errors.LINE_TOO_LONG))
+        finished = runtime.outcome.terminal is not None
+        if finished or exit_expected:
+            exit_expected = finished
+            child.expect_exit(finished)
+
+
+def _as_events(extracted: AgentEvent | Iterable[AgentEvent]) -> tuple[AgentEvent, ...]:
+    return (extracted,) if isinstance(extracted, EVENT_CLASSES) else tuple(cast("Iterable[AgentEvent]", extracted))
+
+
+def _note(runtime: CLIRuntimeBase, child: ChildProcess, tally: Tally, event: AgentEvent) -> AgentEvent | None:
+    """Keep what the run's end needs to know of an event; None if the consumer is not to see it."""
+    if isinstance(event, AgentToolUseEvent):
+        tally.tools_used = True
+        tally.tools_open.add(event.tool_id)
+        child.tools_outstanding = True
+    elif isinstance(event, AgentToolResultEvent):
+        tally.tools_open.discard(event.tool_id)
+        child.tools_outstanding = bool(tally.tools_open)
+    elif isinstance(event, AgentErrorEvent):
+        return tally.error(event)
+    elif isinstance(event, AgentDoneEvent):
+        runtime.take_reported_result(event.result)
+        return None
+    return event
+
+
+def _end(
+    runtime: CLIRuntimeBase,
+    params: AgentExecuteParams,
+    control: RunControl,
+    tally: Tally,
+    child: ChildProcess | None,
+    failure: SpawnFailure | None,
+) -> Generator[AgentEvent, None, None]:
+    """The verdict: an error if there is one to tell, then `done`."""
+    reason = (child.ending.reason if child else control.wanted_end) or EndReason.EXITED
+    exit_code = child.exit_code if child else None
+    diagnostics = tally.redact(child.diagnostics) if child else ""
+    verdict = judge(
+        Evidence(
+            program=runtime.program,
+            provider=runtime.provider,
+            end_reason=reason,
+            spawn_failure=_with_install_hint(runtime, failure),
+            exit_code=exit_code,
+            diagnostics=diagnostics,
+            outcome=runtime.outcome,
+            answered=tally.answered,
+            expects_terminal=runtime.expects_terminal_event,
+            errors_seen=tuple(tally.errors),
+            timeout=runtime.timeout,
+            deadline=params.deadline,
+            explained_exit=_explained_exit(runtime, child, exit_code, diagnostics),
+        )
+    )
+    # Built before the error is yielded: by then files are restored and the child is reaped, whatever comes next.
+    result = _result(runtime, control, tally, child, verdict.error_subtype)
+    control.result = result
+    if verdict.error is not None:
+        yield tally.error(verdict.error)
+    yield AgentDoneEvent(result)
+
+
+def _with_install_hint(runtime: CLIRuntimeBase, failure: SpawnFailure | None) -> SpawnFailure | None:
+    if failure is not None and failure.code == errors.CLI_NOT_FOUND and runtime.install_hint:
+        return SpawnFailure(failure.code, f"{failure.message}; {runtime.install_hint}")
+    return failure
+
+
+def _explained_exit(
+    runtime: CLIRuntimeBase, child: ChildProcess | None, exit_code: int | None, diagnostics: str
+) -> AgentErrorEvent | None:
+    if child is None or child.failure is not None:
+        return None
+    try:
+        return runtime.explain_exit(exit_code, diagnostics)
+    except Exception:
+        logger.exception("explain_exit of %s failed", type(runtime).__name__)
+        return None
+
+
+def _result(
+    runtime: CLIRuntimeBase,
+    control: RunControl,
+    tally: Tally,
+    child: ChildProcess | None,
+    error_subtype: str | None,
+) -> AgentRunResult:
+    outcome = runtime.outcome
+    reason = child.ending.reason if child else control.wanted_end
+    result = AgentRunResult(
+        text="".join(tally.text_parts),
+        session_id=outcome.session_id,
+        duration_ms=round((time.monotonic() - tally.started_at) * 1000, 3),
+        usage=outcome.usage,
+        aborted=reason in (EndReason.ABORTED, EndReason.CLOSED),
+        total_cost_usd=outcome.total_cost_usd,
+        api_duration_ms=outcome.api_duration_ms,
+        num_turns=outcome.num_turns,
+        stop_reason=outcome.stop_reason,
+        error_subtype=error_subtype,
+        permission_denials=tuple(outcome.permission_denials),
+        exit_code=child.exit_code if child else None,
+        stderr=tally.redact(child.diagnostics) if child else "",
+    )
+    try:
+        return runtime.enrich_result(result)
+    except Exception:
+        logger.exception("enrich_result of %s failed", type(runtime).__name__)
+        return result

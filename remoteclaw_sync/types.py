@@ -1,0 +1,379 @@
+"""The contract: what goes into a run, what comes out of it, and what is delivered.
+
+All values are frozen attrs classes with `to_dict()` / `from_dict()` for JSON. Nothing here starts
+a process, a thread or a clock.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, get_args, runtime_checkable
+
+import attrs
+
+from ._values import (
+    TRANSIENT,
+    Value,
+    as_dict,
+    as_tuple,
+    check_env,
+    check_path,
+    check_seconds,
+    check_strings,
+    check_text,
+    decoded_by,
+    each,
+    each_value,
+)
+
+PermissionMode: TypeAlias = Literal["default", "read-only", "accept-edits", "bypass"]
+PromptSyntax: TypeAlias = Literal["text", "cli"]
+
+# Tool names are built from server names ("mcp__<server>__<tool>"); the APIs behind the CLIs end near this.
+MAX_MCP_NAME_LENGTH = 128
+
+
+# --- what goes in --------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class McpServerConfig(Value):
+    """One MCP server for the run: a program to start, or a URL to connect to.
+
+    `trust=True` lets its tools run without an approval that nobody could give in a headless run.
+    Values of `env` and `headers` are secrets: they reach no command line, log or world-readable file.
+    """
+
+    command: str | None = None
+    args: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    env: Mapping[str, str] = attrs.field(factory=dict, converter=as_dict, repr=False)
+    trust: bool = True
+    url: str | None = attrs.field(default=None, kw_only=True)
+    headers: Mapping[str, str] = attrs.field(factory=dict, converter=as_dict, repr=False, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("McpServerConfig needs either command or url, and not both")
+        if self.command is not None:
+            check_text("command", self.command)
+        if self.url is not None:
+            check_text("url", self.url)
+        check_strings("args", self.args)
+        check_env("env", self.env, unset_ok=False)
+        check_env("headers", self.headers, unset_ok=False)
+
+
+def _check_session_id(session_id: object) -> None:
+    check_text("session_id", session_id)
+    assert isinstance(session_id, str)
+    if session_id.startswith("-"):
+        raise ValueError("session_id must not start with '-': a CLI would read it as a flag")
+    if not session_id.isprintable() or session_id != session_id.strip():
+        raise ValueError("session_id must not contain control characters or surrounding spaces")
+
+
+def _check_mcp_servers(servers: object) -> None:
+    if not isinstance(servers, Mapping):
+        raise TypeError(f"mcp_servers must be a mapping of names to McpServerConfig, not {type(servers).__name__}")
+    for name, server in servers.items():
+        check_text("an mcp_servers name", name)
+        if not name.isprintable() or name != name.strip():
+            message = f"mcp_servers name {name!r} must not contain control characters or surrounding spaces"
+            raise ValueError(message)
+        if name.startswith("-"):
+            raise ValueError(f"mcp_servers name {name!r} must not start with '-'")
+        if len(name) > MAX_MCP_NAME_LENGTH:
+            raise ValueError(f"mcp_servers name {name[:20]!r}... is longer than {MAX_MCP_NAME_LENGTH} characters")
+        if not isinstance(server, McpServerConfig):
+            message = f"mcp_servers[{name!r}] must be an McpServerConfig, not {type(server).__name__}"
+            raise TypeError(message)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+
+
+@attrs.frozen
+class AgentExecuteParams(Value):
+    """Input of one run. Checked when it is built: every message names the field.
+
+    Args:
+        prompt: what the agent is asked. It is text, not syntax: `/clear` or `@file` reach the model as written.
+        session_id: continue this conversation of the CLI.
+        mcp_servers: tools for this run, beside the user's own.
+        abort_signal: setting this event ends the run, also while nobody is iterating.
+        working_directory: where the agent works (default: the host's current directory).
+        env: variables for the CLI on top of the host's environment; None removes one.
+        system_prompt: instructions on top of the CLI's own.
+        model: a model name as the CLI knows it.
+        permission_mode: "default" (the CLI's own policy), "read-only", "accept-edits" or "bypass".
+        images: paths of images to show to the model.
+        extra_args: further arguments for the CLI, as they are.
+        deadline: seconds of wall clock for the whole run.
+        prompt_syntax: "cli" lets the CLI interpret `/commands` and `@files` in the prompt (default: "text").
+    """
+
+    prompt: str = attrs.field(repr=lambda prompt: f"<{len(prompt)} characters>")
+    session_id: str | None = attrs.field(default=None, kw_only=True)
+    mcp_servers: Mapping[str, McpServerConfig] = attrs.field(
+        factory=dict, converter=as_dict, kw_only=True, metadata=decoded_by(each_value(McpServerConfig.from_dict))
+    )
+    abort_signal: threading.Event | None = attrs.field(
+        default=None, kw_only=True, repr=False, eq=False, metadata=TRANSIENT
+    )
+    working_directory: str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
+    env: Mapping[str, str | None] = attrs.field(factory=dict, converter=as_dict, kw_only=True, repr=False)
+    system_prompt: str | None = attrs.field(default=None, kw_only=True, repr=False)
+    model: str | None = attrs.field(default=None, kw_only=True)
+    permission_mode: PermissionMode = attrs.field(default="default", kw_only=True)
+    images: tuple[str | os.PathLike[str], ...] = attrs.field(default=(), converter=as_tuple, kw_only=True)
+    extra_args: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, kw_only=True, repr=False)
+    deadline: float | None = attrs.field(default=None, kw_only=True)
+    prompt_syntax: PromptSyntax | None = attrs.field(default=None, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        check_text("prompt", self.prompt)
+        if self.session_id is not None:
+            _check_session_id(self.session_id)
+        _check_mcp_servers(self.mcp_servers)
+        signal = self.abort_signal
+        if signal is not None and not (hasattr(signal, "is_set") and hasattr(signal, "wait")):
+            raise TypeError(f"abort_signal must be a threading.Event, not {type(signal).__name__}")
+        if self.working_directory is not None:
+            check_path("working_directory", self.working_directory)
+        check_env("env", self.env, unset_ok=True)
+        if self.system_prompt is not None:
+            check_text("system_prompt", self.system_prompt)
+        if self.model is not None:
+            check_text("model", self.model)
+        _check_choice("permission_mode", self.permission_mode, get_args(PermissionMode))
+        if not isinstance(self.images, tuple):
+            raise TypeError(f"images must be a sequence of paths, not {type(self.images).__name__}")
+        for index, image in enumerate(self.images):
+            check_path(f"images[{index}]", image)
+        check_strings("extra_args", self.extra_args)
+        check_seconds("deadline", self.deadline)
+        if self.prompt_syntax is not None:
+            _check_choice("prompt_syntax", self.prompt_syntax, get_args(PromptSyntax))
+
+
+# --- what comes out ------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class AgentUsage(Value):
+    """Tokens of one run. Input does not include what was read from or written to a cache."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+
+    def __add__(self, other: AgentUsage) -> AgentUsage:
+        return AgentUsage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+        )
+
+
+@attrs.frozen
+class PermissionDenial(Value):
+    """A tool call that was refused for want of permission."""
+
+    tool: str
+    reason: str | None = None
+    tool_id: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class AgentRunResult(Value):
+    """Summary of a run that has ended. `error_subtype` is None exactly when the run succeeded."""
+
+    text: str = ""
+    session_id: str | None = None
+    duration_ms: float = 0.0
+    usage: AgentUsage | None = attrs.field(default=None, metadata=decoded_by(AgentUsage.from_dict))
+    aborted: bool = False
+    total_cost_usd: float | None = None
+    api_duration_ms: float | None = None
+    num_turns: int | None = None
+    stop_reason: str | None = None
+    error_subtype: str | None = None
+    permission_denials: tuple[PermissionDenial, ...] = attrs.field(
+        default=(), converter=as_tuple, metadata=decoded_by(each(PermissionDenial.from_dict))
+    )
+    exit_code: int | None = None
+    stderr: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """True when the CLI said it succeeded, or exited 0 with an answer."""
+        return self.error_subtype is None and not self.aborted
+
+
+@attrs.frozen
+class _Event(Value):
+    type: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"type": self.type, **Value.to_dict(self)}
+
+
+@attrs.frozen
+class AgentTextEvent(_Event):
+    """A piece of the agent's answer. The pieces of a run joined are `result.text`."""
+
+    type: ClassVar[Literal["text"]] = "text"
+    text: str
+
+
+@attrs.frozen
+class AgentThinkingEvent(_Event):
+    """A piece of the model's visible reasoning. Not part of the answer."""
+
+    type: ClassVar[Literal["thinking"]] = "thinking"
+    text: str
+
+
+@attrs.frozen
+class AgentToolUseEvent(_Event):
+    """The agent calls a tool. `parent_tool_use_id` names the sub-agent call it belongs to, if any."""
+
+    type: ClassVar[Literal["tool_use"]] = "tool_use"
+    tool_name: str
+    tool_id: str
+    input: Mapping[str, Any] = attrs.field(factory=dict)
+    parent_tool_use_id: str | None = None
+
+
+@attrs.frozen
+class AgentToolResultEvent(_Event):
+    """What the tool call `tool_id` gave back."""
+
+    type: ClassVar[Literal["tool_result"]] = "tool_result"
+    tool_id: str
+    output: str = ""
+    is_error: bool = False
+    parent_tool_use_id: str | None = None
+
+
+@attrs.frozen
+class AgentErrorEvent(_Event):
+    """Something went wrong. Whether the run failed is for `done` to say: a CLI survives many errors."""
+
+    type: ClassVar[Literal["error"]] = "error"
+    message: str
+    code: str | None = None
+
+
+@attrs.frozen
+class AgentDoneEvent(_Event):
+    """The last event of every run."""
+
+    type: ClassVar[Literal["done"]] = "done"
+    result: AgentRunResult = attrs.field(metadata=decoded_by(AgentRunResult.from_dict))
+
+
+AgentEvent: TypeAlias = (
+    AgentTextEvent | AgentThinkingEvent | AgentToolUseEvent | AgentToolResultEvent | AgentErrorEvent | AgentDoneEvent
+)
+
+_EVENT_CLASSES: dict[str, type[AgentEvent]] = {cls.type: cls for cls in get_args(AgentEvent)}
+
+
+def event_from_dict(data: Mapping[str, Any]) -> AgentEvent:
+    """The event whose `to_dict()` this is. Raises ValueError for a `type` that is none of ours."""
+    event_class = _EVENT_CLASSES.get(data.get("type", ""))
+    if event_class is None:
+        known = ", ".join(_EVENT_CLASSES)
+        raise ValueError(f"type must be one of {known}, not {data.get('type')!r}")
+    return event_class.from_dict(data)
+
+
+@runtime_checkable
+class AgentRuntime(Protocol):
+    """Anything that runs an agent and tells about it as events, the last of them `done`."""
+
+    def execute(self, params: AgentExecuteParams, /) -> Iterator[AgentEvent]: ...
+
+
+# --- delivery: what the agent said plus what its tools did -----------------------------------------------
+
+
+@attrs.frozen
+class McpMessageTarget(Value):
+    """Where a message went that the agent sent through an MCP tool."""
+
+    tool: str
+    provider: str
+    account_id: str | None = None
+    to: str | None = None
+
+
+@attrs.frozen
+class McpSideEffects(Value):
+    """What the agent's gateway tools did during a run."""
+
+    sent_texts: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    sent_media_urls: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    sent_targets: tuple[McpMessageTarget, ...] = attrs.field(
+        default=(), converter=as_tuple, metadata=decoded_by(each(McpMessageTarget.from_dict))
+    )
+    cron_adds: int = 0
+
+    @property
+    def did_send_via_mcp_tool(self) -> bool:
+        """Whether the agent sent a message itself."""
+        return bool(self.sent_targets)
+
+
+@attrs.frozen
+class ReplyPayload(Value):
+    """One message to deliver to a channel."""
+
+    text: str | None = None
+    media_urls: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    is_error: bool = False
+
+
+@attrs.frozen
+class AgentDeliveryResult(Value):
+    """AgentRunResult (what the CLI said) + McpSideEffects (what its tools did) = what is delivered."""
+
+    payloads: tuple[ReplyPayload, ...] = attrs.field(
+        converter=as_tuple, metadata=decoded_by(each(ReplyPayload.from_dict))
+    )
+    run: AgentRunResult = attrs.field(metadata=decoded_by(AgentRunResult.from_dict))
+    mcp: McpSideEffects = attrs.field(factory=McpSideEffects, metadata=decoded_by(McpSideEffects.from_dict))
+    error: str | None = None
+
+
+@attrs.frozen
+class ChannelMessage(Value):
+    """A message of any chat channel, normalised."""
+
+    text: str
+    provider: str = attrs.field(default="", kw_only=True)
+    channel_id: str = attrs.field(default="", kw_only=True)
+    sender: str = attrs.field(default="", kw_only=True)
+    thread_id: str | None = attrs.field(default=None, kw_only=True)
+    id: str = attrs.field(default="", kw_only=True)
+    timestamp: float = attrs.field(default=0.0, kw_only=True)
+    reply_to_id: str | None = attrs.field(default=None, kw_only=True)
+    media_urls: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, kw_only=True)
+    extra_context: str | None = attrs.field(default=None, kw_only=True)
+    metadata: Mapping[str, Any] = attrs.field(factory=dict, converter=as_dict, kw_only=True)
+
+
+@attrs.frozen
+class BridgeCallbacks:
+    """How a bridge reports while an agent is still working. Called in the thread that handles the message."""
+
+    on_partial_reply: Callable[[ReplyPayload], object] | None = None
+    on_block_reply: Callable[[ReplyPayload], object] | None = None
+    on_tool_result: Callable[[ReplyPayload], object] | None = None
