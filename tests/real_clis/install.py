@@ -1,0 +1,205 @@
+"""Install the real CLIs into a cache outside the tree: `python -m tests.real_clis.install`.
+
+The cache folder is named after the wanted versions, so another package.json (or
+`--latest`) lives beside the pinned one and never replaces it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tests.real_clis.namespace import loopback_namespace
+
+PINNED_PACKAGE_JSON = Path(__file__).with_name("package.json")
+CACHE_VARIABLE = "REMOTECLAW_SYNC_CLI_CACHE"
+
+PACKAGE_OF_CLI: dict[str, str] = {
+    "claude": "@anthropic-ai/claude-code",
+    "gemini": "@google/gemini-cli",
+    "codex": "@openai/codex",
+    "opencode": "opencode-ai",
+}
+
+# The packages are about 1.1 GB unpacked; a slow mirror is not an error.
+NPM_TIMEOUT_SECONDS = 1200.0
+# The first start of a 200 MB binary from a cold disk has taken 10 s.
+SCRIPT_TIMEOUT_SECONDS = 120.0
+PARTIAL_PREFIX = ".installing-"
+
+
+class InstallError(RuntimeError):
+    """The CLIs could not be installed, or do not run; says which and why."""
+
+
+def cache_root() -> Path:
+    """The folder that holds all installed sets of CLIs."""
+    override = os.environ.get(CACHE_VARIABLE)
+    if override:
+        return Path(override).absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base, "remoteclaw-sync", "real-clis").absolute()
+
+
+def wanted_versions(package_json: Path = PINNED_PACKAGE_JSON) -> dict[str, str]:
+    """The npm packages and versions that a package.json asks for."""
+    versions = json.loads(package_json.read_text())["dependencies"]
+    return dict(sorted(versions.items()))
+
+
+def install_folder(versions: Mapping[str, str]) -> Path:
+    """Where this set of versions is (to be) installed."""
+    digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode()).hexdigest()
+    return cache_root() / digest[:16]
+
+
+def bin_folder(versions: Mapping[str, str] | None = None) -> Path:
+    """The folder with the four executables, whether installed yet or not."""
+    return install_folder(versions or wanted_versions()) / "node_modules" / ".bin"
+
+
+def install(versions: Mapping[str, str] | None = None) -> Path:
+    """Install a set of versions unless it is there already; return the bin folder.
+
+    Blocks while another process installs. The set appears under its final name
+    only when all its CLIs have answered `--version`. Raises InstallError.
+    """
+    versions = versions or wanted_versions()
+    folder = install_folder(versions)
+    with _only_installer(folder.parent):
+        if not folder.exists():
+            _install_into(folder, versions)
+    return bin_folder(versions)
+
+
+def latest_versions() -> dict[str, str]:
+    """The newest published version of each CLI, for a drift check."""
+    return {package: _newest_version(package) for package in sorted(PACKAGE_OF_CLI.values())}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line: installs, prints the bin folder on stdout."""
+    parser = argparse.ArgumentParser(prog="python -m tests.real_clis.install", description=__doc__)
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--latest", action="store_true", help="the newest published versions")
+    choice.add_argument("--package-json", type=Path, default=PINNED_PACKAGE_JSON)
+    options = parser.parse_args(arguments)
+    try:
+        versions = latest_versions() if options.latest else wanted_versions(options.package_json)
+        print(install(versions))
+    except (InstallError, RuntimeError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+@contextlib.contextmanager
+def _only_installer(root: Path) -> Iterator[None]:
+    root.mkdir(parents=True, exist_ok=True)
+    with open(root / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Whoever holds the lock is the only installer: what lies here unfinished is dead.
+        for leftover in root.glob(PARTIAL_PREFIX + "*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        yield
+
+
+def _install_into(folder: Path, versions: Mapping[str, str]) -> None:
+    partial = Path(tempfile.mkdtemp(prefix=PARTIAL_PREFIX, dir=folder.parent))
+    try:
+        manifest = {"private": True, "dependencies": dict(versions)}
+        (partial / "package.json").write_text(json.dumps(manifest, indent=2) + "\n")
+        # Without scripts: opencode's postinstall starts the CLI itself, which
+        # must not happen outside the namespace.
+        _npm("install", "--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund", cwd=partial)
+        _finish_offline(partial, versions)
+        partial.chmod(0o755)
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _finish_offline(folder: Path, versions: Mapping[str, str]) -> None:
+    """Run the CLIs' own postinstall scripts and `--version`, offline, in a throwaway HOME."""
+    with loopback_namespace(), tempfile.TemporaryDirectory(prefix="cli-install-") as home:
+        for package in versions:
+            _run_postinstall(folder / "node_modules" / package, home)
+        for cli, package in PACKAGE_OF_CLI.items():
+            if package in versions:
+                _check_version(folder / "node_modules" / ".bin" / cli, versions[package], home)
+
+
+def _run_postinstall(package_folder: Path, home: str) -> None:
+    manifest = json.loads((package_folder / "package.json").read_text())
+    script = manifest.get("scripts", {}).get("postinstall")
+    if script:
+        _run_offline(["/bin/sh", "-c", script], home, cwd=package_folder)
+
+
+def _check_version(executable: Path, version: str, home: str) -> None:
+    printed = _run_offline([str(executable), "--version"], home, cwd=Path(home))
+    if version not in printed:
+        raise InstallError(f"{executable.name} --version printed {printed!r}, expected {version}")
+
+
+def _run_offline(command: list[str], home: str, cwd: Path) -> str:
+    environment = {"PATH": search_path(), "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8", "TERM": "dumb"}
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SCRIPT_TIMEOUT_SECONDS,
+    )
+    if done.returncode != 0:
+        raise InstallError(f"{' '.join(command)} exited with {done.returncode}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def search_path(*first: Path) -> str:
+    """A PATH of the given folders, the folder of node, and the system's own."""
+    folders = [str(folder) for folder in first]
+    node = shutil.which("node")
+    if node:
+        folders.append(os.path.dirname(node))
+    folders += ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
+    return os.pathsep.join(dict.fromkeys(folders))
+
+
+def _newest_version(package: str) -> str:
+    with tempfile.TemporaryDirectory() as neutral:
+        return _npm("view", package, "version", cwd=Path(neutral)).strip()
+
+
+def _npm(*arguments: str, cwd: Path) -> str:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise InstallError("npm is not on PATH")
+    done = subprocess.run(
+        [npm, *arguments],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=NPM_TIMEOUT_SECONDS,
+    )
+    if done.returncode != 0:
+        raise InstallError(f"npm {' '.join(arguments)} exited with {done.returncode}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
