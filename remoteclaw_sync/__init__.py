@@ -64,7 +64,6 @@ _LAZY = {
 }
 
 __all__ = [
-    "SUPPORTED_PROVIDERS",
     "AgentDeliveryResult",
     "AgentDoneEvent",
     "AgentErrorEvent",
@@ -92,6 +91,7 @@ __all__ = [
     "PermissionDenial",
     "RemoteClawError",
     "ReplyPayload",
+    "SUPPORTED_PROVIDERS",
     "UnknownProviderError",
     "__version__",
     "classify_error",

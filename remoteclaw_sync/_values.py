@@ -5,7 +5,6 @@ Knows nothing of runs or CLIs, so that `types.py` reads as a list of facts.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -114,7 +113,8 @@ def check_env(name: str, value: object, *, unset_ok: bool) -> None:
     for key, item in value.items():
         check_text(f"a key of {name}", key)
         if "=" in key:
-            raise ValueError(f"{name}: the variable name {key!r} must not contain '='")
+            # Only the part before it is shown: the rest is a value that went into the wrong place.
+            raise ValueError(f"{name}: the name {key.partition('=')[0]!r}... must not contain '='")
         if item is None and unset_ok:
             continue
         check_text(f"{name}[{key!r}]", item, empty_ok=True)
@@ -126,7 +126,11 @@ def check_seconds(name: str, value: object) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number of seconds or None, not {type(value).__name__}")
-    if math.isnan(value) or value <= 0:
+    try:
+        seconds = float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is a larger number than a clock can take; None is no limit") from None
+    if not seconds > 0:  # NaN is not, either.
         raise ValueError(f"{name} must be a positive number of seconds (or None for no limit), not {value}")
 
 
@@ -136,6 +140,12 @@ def check_size(name: str, value: object) -> None:
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if value <= 0:
         raise ValueError(f"{name} must be positive, not {value}")
+
+
+def check_flag(name: str, value: object) -> None:
+    """True or False; "no" and "false" are true, which is the wrong way round to find out."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {value!r}")
 
 
 def check_path(name: str, value: object) -> None:

@@ -9,6 +9,29 @@ import re
 
 import attrs
 
+# Every kind of failure that `AgentRunResult.error_subtype` can name.
+ERROR_SUBTYPES = frozenset(
+    {
+        "aborted",
+        "auth",
+        "billing",
+        "cli_missing",
+        "config",
+        "context_window",
+        "crash",
+        "incomplete",
+        "max_turns",
+        "network",
+        "overloaded",
+        "permission",
+        "rate_limit",
+        "session_not_found",
+        "timeout",
+        "unknown",
+        "untrusted_directory",
+    }
+)
+
 # Failures that another try, a little later, may not see again.
 RETRYABLE = frozenset({"rate_limit", "overloaded", "network"})
 

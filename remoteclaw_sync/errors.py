@@ -29,8 +29,12 @@ LINE_TOO_LONG = "LINE_TOO_LONG"
 EXTRACT_EVENT_FAILED = "EXTRACT_EVENT_FAILED"
 CLI_WARNING = "CLI_WARNING"
 UNSUPPORTED_OPTION = "UNSUPPORTED_OPTION"
+SESSION_NOT_FOUND = "SESSION_NOT_FOUND"
 MCP_SERVER_FAILED = "MCP_SERVER_FAILED"
 MCP_CONFIG_ERROR = "MCP_CONFIG_ERROR"
+
+# Errors that a run survives: they explain neither a failing exit nor a missing answer.
+SURVIVABLE = frozenset({LINE_TOO_LONG, EXTRACT_EVENT_FAILED, MCP_SERVER_FAILED, CLI_WARNING})
 
 
 class RemoteClawError(Exception):
@@ -51,8 +55,12 @@ class AgentRunError(RemoteClawError):
     def __init__(self, result: AgentRunResult, errors: Sequence[AgentErrorEvent] = ()) -> None:
         self.result = result
         self.errors = tuple(errors)
-        cause = self.errors[0].message if self.errors else "the run failed"
-        super().__init__(f"{cause} [{result.error_subtype or 'unknown'}]")
+        super().__init__(f"{self._cause()} [{result.error_subtype or 'unknown'}]")
+
+    def _cause(self) -> str:
+        # The last that could have ended it: before it come retries, which the CLI reports as errors too.
+        fatal = [error for error in self.errors if error.code not in SURVIVABLE] or list(self.errors)
+        return fatal[-1].message if fatal else "the run failed"
 
     def __reduce__(self) -> tuple[type[AgentRunError], tuple[AgentRunResult, tuple[AgentErrorEvent, ...]]]:
         # Exceptions pickle by their message alone; this one crosses process pools whole.

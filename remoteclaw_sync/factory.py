@@ -24,7 +24,7 @@ def create_cli_runtime(provider: str, **options: Any) -> CLIRuntimeBase:
 
     Raises UnknownProviderError (a ValueError) that lists the known ones.
     """
-    name = provider.strip().lower() if isinstance(provider, str) else provider
+    name = provider.strip().lower() if isinstance(provider, str) else ""
     if name not in RUNTIMES:
         raise UnknownProviderError(provider, SUPPORTED_PROVIDERS)
     module_name, class_name = RUNTIMES[name]

@@ -7,9 +7,10 @@ a process, a thread or a clock.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, get_args, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias, get_args, runtime_checkable
 
 import attrs
 
@@ -19,6 +20,7 @@ from ._values import (
     as_dict,
     as_tuple,
     check_env,
+    check_flag,
     check_path,
     check_seconds,
     check_strings,
@@ -38,19 +40,24 @@ MAX_MCP_NAME_LENGTH = 128
 # --- what goes in --------------------------------------------------------------------------------------
 
 
+def _show_url(url: str | None) -> str:
+    # Many servers take their key as a query parameter, or as the user's password.
+    return repr(url and re.sub(r"(?<=//)[^/@]*@|[?#].*", "", url))
+
+
 @attrs.frozen
 class McpServerConfig(Value):
     """One MCP server for the run: a program to start, or a URL to connect to.
 
     `trust=True` lets its tools run without an approval that nobody could give in a headless run.
-    Values of `env` and `headers` are secrets: they reach no command line, log or world-readable file.
+    Values of `env` and `headers` are secrets: they reach no command line, log, repr or world-readable file.
     """
 
     command: str | None = None
     args: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     env: Mapping[str, str] = attrs.field(factory=dict, converter=as_dict, repr=False)
     trust: bool = True
-    url: str | None = attrs.field(default=None, kw_only=True)
+    url: str | None = attrs.field(default=None, kw_only=True, repr=_show_url)
     headers: Mapping[str, str] = attrs.field(factory=dict, converter=as_dict, repr=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
@@ -61,6 +68,7 @@ class McpServerConfig(Value):
         if self.url is not None:
             check_text("url", self.url)
         check_strings("args", self.args)
+        check_flag("trust", self.trust)
         check_env("env", self.env, unset_ok=False)
         check_env("headers", self.headers, unset_ok=False)
 
@@ -89,6 +97,11 @@ def _check_mcp_servers(servers: object) -> None:
         if not isinstance(server, McpServerConfig):
             message = f"mcp_servers[{name!r}] must be an McpServerConfig, not {type(server).__name__}"
             raise TypeError(message)
+
+
+def _is_event(signal: object) -> bool:
+    # By its methods, because multiprocessing's will do; the class itself has them too, but is no event.
+    return hasattr(signal, "is_set") and hasattr(signal, "wait") and not isinstance(signal, type)
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -140,7 +153,7 @@ class AgentExecuteParams(Value):
             _check_session_id(self.session_id)
         _check_mcp_servers(self.mcp_servers)
         signal = self.abort_signal
-        if signal is not None and not (hasattr(signal, "is_set") and hasattr(signal, "wait")):
+        if signal is not None and not _is_event(signal):
             raise TypeError(f"abort_signal must be a threading.Event, not {type(signal).__name__}")
         if self.working_directory is not None:
             check_path("working_directory", self.working_directory)
@@ -223,6 +236,13 @@ class _Event(Value):
     def to_dict(self) -> dict[str, Any]:
         return {"type": self.type, **Value.to_dict(self)}
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        if data.get("type", cls.type) != cls.type:
+            # Fields are alike: a "thinking" read as a "text" would become part of the answer.
+            raise ValueError(f"type must be {cls.type!r} for {cls.__name__}, not {data['type']!r}")
+        return super().from_dict(data)
+
 
 @attrs.frozen
 class AgentTextEvent(_Event):
@@ -288,11 +308,10 @@ _EVENT_CLASSES: dict[str, type[AgentEvent]] = {cls.type: cls for cls in get_args
 
 def event_from_dict(data: Mapping[str, Any]) -> AgentEvent:
     """The event whose `to_dict()` this is. Raises ValueError for a `type` that is none of ours."""
-    event_class = _EVENT_CLASSES.get(data.get("type", ""))
-    if event_class is None:
-        known = ", ".join(_EVENT_CLASSES)
-        raise ValueError(f"type must be one of {known}, not {data.get('type')!r}")
-    return event_class.from_dict(data)
+    kind = data.get("type")
+    if not isinstance(kind, str) or kind not in _EVENT_CLASSES:
+        raise ValueError(f"type must be one of {', '.join(_EVENT_CLASSES)}, not {kind!r}")
+    return _EVENT_CLASSES[kind].from_dict(data)
 
 
 @runtime_checkable

@@ -87,6 +87,7 @@ class ChildProcess:
 
     def __init__(self, launch: Launch, backend: type[Backend] = PlatformBackend) -> None:
         self._launch = launch
+        self._loans = launch.loans
         self._backend = backend(launch, self._on_events, self._on_diagnostics)
         self._queue: queue.Queue[bytes | None] = queue.Queue()  # Unbounded: bounded in bytes by _pending().
         self._bytes_in = 0  # Written by the supervisor alone.
@@ -185,6 +186,8 @@ class ChildProcess:
     def forget_after_fork(self) -> None:
         """In a forked copy of the host."""
         self._backend.forget_after_fork()
+        for loan in self._loans:
+            loan.forget_after_fork()
 
     # --- the supervisor thread ------------------------------------------------------------------------------
 
@@ -204,6 +207,7 @@ class ChildProcess:
                 self.exit_code = self._backend.finish(drain=not self.ending.backlog_unwanted)
             except Exception:
                 logger.exception("cleaning up after child %s failed", self.pid)
+            self._give_back()
             registry.discard(self)
             self._queue.put(None)
             self._finished.set()
@@ -268,6 +272,16 @@ class ChildProcess:
                 self._exit_expected_at = self._last_life + self._launch.linger
         self._bytes_in += len(chunk)
         self._queue.put(chunk)
+        # Here and not in the consumer, which may not come back for a long time.
+        for loan in self._loans:
+            if loan.is_over(chunk):
+                self._give_back()
+                break
+
+    def _give_back(self) -> None:
+        loans, self._loans = self._loans, ()
+        for loan in loans:
+            loan.give_back()
 
     def _on_diagnostics(self, chunk: bytes) -> None:
         self._last_life = time.monotonic()

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Literal, Protocol
 
 import attrs
 
 StreamName = Literal["stdout", "stderr"]
 Sink = Callable[[bytes], None]  # Takes what a stream gave, in the thread that read it.
+
+
+class Loan(Protocol):
+    """Something of the user's that the child needs only at its start (a config file that carries our additions)."""
+
+    def is_over(self, chunk: bytes) -> bool:
+        """Whether this output shows that the child needs it no longer."""
+
+    def give_back(self) -> None:
+        """Return it. Called more than once, from any thread; does not raise."""
+
+    def forget_after_fork(self) -> None:
+        """In a forked copy of the host: it is the original's to return."""
 
 
 @attrs.frozen(kw_only=True)
@@ -30,6 +43,7 @@ class Launch:
     # Says whether a chunk is a sign of life; None: every chunk is.
     is_life: Callable[[bytes], bool] | None = None
     abort_signal: threading.Event | None = None
+    loans: tuple[Loan, ...] = ()
 
 
 @attrs.frozen

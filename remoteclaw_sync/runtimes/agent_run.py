@@ -17,6 +17,7 @@ class RunControl:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._wanted_end: EndReason | None = None
+        self.end_wanted = threading.Event()  # Set with _wanted_end, for whoever waits before there is a child.
         self._child: ChildProcess | None = None
         self.result: AgentRunResult | None = None
 
@@ -43,6 +44,7 @@ class RunControl:
                 self._child.request_end(reason)
             elif self._wanted_end is None:
                 self._wanted_end = reason
+                self.end_wanted.set()
 
     def close(self) -> None:
         """End the run and wait until nothing of it is left."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import copy
 import os
 from collections.abc import Generator, Iterable, Sequence
@@ -20,6 +19,7 @@ from ..types import AgentErrorEvent, AgentEvent, AgentExecuteParams, AgentRunRes
 from .agent_run import AgentRun, RunControl
 from .engine import LineExtractor, drive
 from .outcome import RunOutcome
+from .resources import RunResources
 
 DEFAULT_TIMEOUT = 300.0  # Seconds of silence.
 DEFAULT_TOOL_TIMEOUT = 1800.0  # Seconds of silence while a tool runs: a long build prints nothing.
@@ -153,8 +153,11 @@ class CLIRuntimeBase(abc.ABC):
         """What is written to the CLI's stdin, which is closed after it."""
         return params.prompt.encode() if self.supports_stdin_prompt else b""
 
-    def enter_run(self, params: AgentExecuteParams, resources: contextlib.ExitStack) -> None:
-        """Make what the run needs outside the process (temporary files); `resources` is unwound after the CLI's end."""
+    def enter_run(self, params: AgentExecuteParams, resources: RunResources) -> None:
+        """Make what the run needs outside the process (temporary files); `resources` is unwound after the CLI's end.
+
+        Raise RunSetupError to end the run with an `error` event of its code.
+        """
 
     def is_life(self, chunk: bytes) -> bool:
         """Whether this output is a sign of life for the watchdog."""
@@ -162,6 +165,17 @@ class CLIRuntimeBase(abc.ABC):
 
     def explain_exit(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
         """The CLI's own words for an exit without a terminal event, if its stderr has them."""
+        return None
+
+    def warnings_in(self, stderr: str) -> Iterable[AgentErrorEvent]:
+        """What the CLI told only on stderr that the caller should know, and that does not fail the run."""
+        return ()
+
+    def remedy(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
+        """A failed start that a change on `self` can cure: the warning to give, after which the CLI is started again.
+
+        Asked once, only when nothing had been said or done.
+        """
         return None
 
     def enrich_result(self, result: AgentRunResult) -> AgentRunResult:
@@ -199,7 +213,7 @@ class CLIRuntimeBase(abc.ABC):
             if getattr(reported, name) is not None:
                 setattr(outcome, name, getattr(reported, name))
 
-    def prepare(self, params: AgentExecuteParams, resources: contextlib.ExitStack) -> Launch:
+    def prepare(self, params: AgentExecuteParams, resources: RunResources) -> Launch:
         """Everything that is needed to start the child."""
         cwd = os.path.abspath(params.working_directory or os.getcwd())
         marker = MARKER_PREFIX + os.urandom(8).hex()
@@ -214,11 +228,12 @@ class CLIRuntimeBase(abc.ABC):
             events_on=self.ndjson_stream,
             timeout=self.timeout,
             tool_timeout=self.tool_timeout,
-            deadline=params.deadline,
+            deadline=resources.time_left(),
             linger=self.linger,
             max_pending_bytes=self.max_pending_bytes,
             is_life=None if life_is_everything else self.is_life,
             abort_signal=params.abort_signal,
+            loans=tuple(resources.loans),
         )
 
     def _environment(self, params: AgentExecuteParams, cwd: str, marker: str) -> dict[str, str]:

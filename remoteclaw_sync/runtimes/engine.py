@@ -6,7 +6,6 @@ chunks, is cut into lines, parsed and mapped, and leaves as events. All state of
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import time
@@ -33,6 +32,7 @@ from ..types import (
 )
 from .agent_run import RunControl
 from .outcome import Evidence, judge
+from .resources import GivenUp, RunResources
 
 if TYPE_CHECKING:
     from .base import CLIRuntimeBase
@@ -54,6 +54,7 @@ class Tally:
         self.errors: list[AgentErrorEvent] = []
         self.tools_open: set[str] = set()
         self.tools_used = False
+        self.restarted = False
 
     def error(self, event: AgentErrorEvent) -> AgentErrorEvent:
         """Note an error that is about to be yielded, without the secrets it may quote."""
@@ -82,12 +83,27 @@ def drive(
     if control.wanted_end is not None:
         yield from _end(runtime, params, control, tally, None, None)
         return
-    with contextlib.ExitStack() as resources:
-        launch, failure = _prepare(runtime, params, resources)
-        if launch is None:
-            resources.close()
-            yield from _end(runtime, params, control, tally, None, failure)
+    while True:
+        child, failure = yield from _attempt(runtime, params, control, tally)
+        if (child.ending.reason if child else control.wanted_end) is EndReason.CLOSED:
+            control.result = _result(runtime, control, tally, child, "aborted")
             return
+        warning = _remedy(runtime, tally, child)
+        if warning is None:
+            break
+        yield tally.error(warning)
+    yield from _end(runtime, params, control, tally, child, failure)
+
+
+def _attempt(
+    runtime: CLIRuntimeBase, params: AgentExecuteParams, control: RunControl, tally: Tally
+) -> Generator[AgentEvent, None, tuple[ChildProcess | None, SpawnFailure | None]]:
+    """Start the CLI, pass on what it says, and clean up after it."""
+    due = None if params.deadline is None else tally.started_at + params.deadline
+    with RunResources(control.end_wanted, params.abort_signal, due) as resources:
+        launch, failure = _prepare(runtime, params, control, resources)
+        if launch is None:
+            return None, failure
         child = ChildProcess(launch)
         # Entered last, left first: files are given back when the CLI is gone.
         resources.callback(control.close)
@@ -97,10 +113,28 @@ def drive(
         child.close()
         resources.close()
         logger.debug("child %s: %s, exit code %s", child.pid, child.ending.reason, child.exit_code)
-        if child.ending.reason is EndReason.CLOSED:
-            control.result = _result(runtime, control, tally, child, "aborted")
-            return
-        yield from _end(runtime, params, control, tally, child, child.failure)
+        for warning in _warnings(runtime, child):
+            yield tally.error(warning)
+        return child, child.failure
+
+
+def _remedy(runtime: CLIRuntimeBase, tally: Tally, child: ChildProcess | None) -> AgentErrorEvent | None:
+    """The runtime's wish to start once more, if the first try failed before anything was said or done."""
+    untouched = not tally.answered and not tally.restarted and runtime.outcome.terminal is None
+    if child is None or not untouched or child.ending.reason is not EndReason.EXITED or child.exit_code == 0:
+        return None
+    warning = runtime.remedy(child.exit_code, tally.redact(child.diagnostics))
+    if warning is not None:
+        tally.restarted = True
+    return warning
+
+
+def _warnings(runtime: CLIRuntimeBase, child: ChildProcess) -> Iterable[AgentErrorEvent]:
+    try:
+        return tuple(runtime.warnings_in(child.diagnostics))
+    except Exception:
+        logger.exception("warnings_in of %s failed", type(runtime).__name__)
+        return ()
 
 
 def _redactor(params: AgentExecuteParams) -> Redactor:
@@ -111,14 +145,18 @@ def _redactor(params: AgentExecuteParams) -> Redactor:
 
 
 def _prepare(
-    runtime: CLIRuntimeBase, params: AgentExecuteParams, resources: contextlib.ExitStack
+    runtime: CLIRuntimeBase, params: AgentExecuteParams, control: RunControl, resources: RunResources
 ) -> tuple[Launch | None, SpawnFailure | None]:
     try:
         return runtime.prepare(params, resources), None
+    except GivenUp as given_up:
+        control.request_end(given_up.reason)
+        return None, None
     except errors.RunSetupError as error:
         return None, SpawnFailure(error.code, str(error))
     except Exception as error:
-        logger.exception("preparing a run of %s failed", type(runtime).__name__)
+        # Not the exception itself: a hook may put a value of the environment into its message.
+        logger.error("preparing a run of %s failed: %s", type(runtime).__name__, type(error).__name__)
         return None, SpawnFailure(errors.SPAWN_FAILED, f"preparing the run failed: {type(error).__name__}: {error}")
 
 
@@ -145,7 +183,7 @@ def _talk(runtime: CLIRuntimeBase, child: ChildProcess, tally: Tally) -> Generat
                     continue
                 events = _as_events(extracted)
             except Exception as error:
-                logger.warning("extract_event raised %s", type(error).__name__, exc_info=True)
+                logger.warning("extract_event of %s raised %s", type(runtime).__name__, type(error).__name__)
                 message = f"extract_event raised {type(error).__name__}: {error}"
                 events = (AgentErrorEvent(message, errors.EXTRACT_EVENT_FAILED),)
             for event in events:

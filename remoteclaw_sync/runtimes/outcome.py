@@ -24,6 +24,9 @@ SPAWN_SUBTYPES = {
     errors.CLI_NOT_FOUND: "cli_missing",
     errors.CLI_NOT_EXECUTABLE: "cli_missing",
     errors.WORKING_DIRECTORY_NOT_FOUND: "config",
+    errors.UNSUPPORTED_OPTION: "config",
+    errors.MCP_CONFIG_ERROR: "config",
+    errors.SESSION_NOT_FOUND: "session_not_found",
 }
 
 
