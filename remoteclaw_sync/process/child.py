@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from .. import errors
@@ -48,7 +49,6 @@ class Backend(Protocol):
     exited: bool
     events_ended: bool
 
-    def __init__(self, launch: Launch, events: Sink, diagnostics: Sink) -> None: ...
     def spawn(self) -> None: ...
     def start_guard(self) -> None: ...
     def wake(self) -> None: ...
@@ -59,6 +59,9 @@ class Backend(Protocol):
     def kill(self) -> None: ...
     def finish(self, *, drain: bool) -> int | None: ...
     def forget_after_fork(self) -> None: ...
+
+
+NewBackend = Callable[[Launch, Sink, Sink], Backend]  # The sinks are for the events and for the diagnostics stream.
 
 
 class Tail:
@@ -85,9 +88,10 @@ class ChildProcess:
     """A child and its supervisor. `start`, `next_chunk` and `tools_outstanding` are the consumer's; the rest
     may be called from any thread."""
 
-    def __init__(self, launch: Launch, backend: type[Backend] = PlatformBackend) -> None:
+    def __init__(self, launch: Launch, backend: NewBackend = PlatformBackend) -> None:
         self._launch = launch
         self._loans = launch.loans
+        self._observer = launch.observer
         self._backend = backend(launch, self._on_events, self._on_diagnostics)
         self._queue: queue.Queue[bytes | None] = queue.Queue()  # Unbounded: bounded in bytes by _pending().
         self._bytes_in = 0  # Written by the supervisor alone.
@@ -208,6 +212,9 @@ class ChildProcess:
             except Exception:
                 logger.exception("cleaning up after child %s failed", self.pid)
             self._give_back()
+            if self._observer is not None:
+                reason = self.ending.reason or EndReason.EXITED
+                self._observer.ended(reason, self.exit_code, self.diagnostics, self.failure)
             registry.discard(self)
             self._queue.put(None)
             self._finished.set()
@@ -217,7 +224,7 @@ class ChildProcess:
             return
         self._backend.spawn()
         self._last_life = time.monotonic()
-        self._watchdog.start(self._first_look())
+        first_look_at: float | None = self._last_life + self._first_look()
         ending_since: float | None = None
         killed = False
         while not self._backend.exited:
@@ -234,7 +241,13 @@ class ChildProcess:
                     logger.info("child %s ignored SIGTERM for %s s; killing it", self.pid, TERM_GRACE)
                     self._backend.kill()
             self._apply_back_pressure()
-            self._backend.wait(self._patience(ending_since, killed))
+            now = time.monotonic()
+            if first_look_at is not None and now >= first_look_at:
+                # Not sooner: a Timer is a thread, and costs a short run 0.2 ms.
+                first_look_at = None
+                self._watchdog.start(self._look_at_clocks())
+            due = self._next_due(ending_since, killed, first_look_at)
+            self._backend.wait(None if due is None else max(due - now, 0.0))
 
     def _must_end(self) -> bool:
         if self._backend.events_ended and self._exit_expected_at is None:
@@ -244,15 +257,12 @@ class ChildProcess:
             self.ending.claim(EndReason.LINGERED)
         return self.ending.reason is not None
 
-    def _patience(self, ending_since: float | None, killed: bool) -> float | None:
-        """How long to sleep at the most before something is due."""
+    def _next_due(self, ending_since: float | None, killed: bool, first_look_at: float | None) -> float | None:
+        """When the supervisor has to act even if nothing happens."""
         if ending_since is not None:
-            due = ending_since + TERM_GRACE + (KILL_PATIENCE if killed else 0.0)
-        elif self._exit_expected_at is not None:
-            due = self._exit_expected_at
-        else:
-            return None
-        return max(0.0, due - time.monotonic())
+            return ending_since + TERM_GRACE + (KILL_PATIENCE if killed else 0.0)
+        dues = [due for due in (self._exit_expected_at, first_look_at) if due is not None]
+        return min(dues, default=None)
 
     def _apply_back_pressure(self) -> None:
         full = self._pending() >= self._launch.max_pending_bytes
@@ -272,6 +282,8 @@ class ChildProcess:
                 self._exit_expected_at = self._last_life + self._launch.linger
         self._bytes_in += len(chunk)
         self._queue.put(chunk)
+        if self._observer is not None:
+            self._observer.said(chunk)
         # Here and not in the consumer, which may not come back for a long time.
         for loan in self._loans:
             if loan.is_over(chunk):

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Iterable
 
 from .launch import Launch, Sink
 from .spawning import explain_spawn_failure
@@ -25,6 +26,7 @@ READ_SIZE = 65_536  # What a pipe gives at most by default; larger buffers cost 
 PIPE_SIZE = 1_048_576  # The largest an ordinary user may ask for. CLIs exit without flushing a full pipe.
 GONE_SECONDS = 0.2  # How long a leftover may take to act on SIGTERM before SIGKILL.
 DRAIN_SECONDS = 1.0  # After the exit everything the CLI wrote is in the pipe; only a stranger could write on.
+SHORT_RUN_NUMBERS = 500  # A run that saw more processes born than this is not one of a quarter of a second.
 SWEEP_ROUNDS = 5  # A leftover may fork while it is looked for.
 CAN_SWEEP = os.path.exists("/proc/self/environ") and hasattr(os, "pidfd_open")
 GUARD_SHELL = "/bin/sh"
@@ -100,12 +102,9 @@ class PosixBackend:
             os.set_blocking(fd, False)
         self._watch_exit()
         self._poll.register(self._wake_out, select.POLLIN)
+        self._poll.register(self._diagnostics_fd, select.POLLIN)
         self.resume_reading()
         self._write_stdin()
-        self._diagnostics_thread = threading.Thread(
-            target=self._read_diagnostics, name=f"remoteclaw-diagnostics-{self.pid}", daemon=True
-        )
-        self._diagnostics_thread.start()
 
     def _pipe(self, *, enlarge: bool = False) -> tuple[int, int]:
         # Popen's own PIPE leaks descriptors on Python 3.11 and 3.12 when they run out half-way.
@@ -184,6 +183,8 @@ class PosixBackend:
                 self.exited = True
             elif fd == self._stdin:
                 self._write_stdin()
+            elif fd == self._diagnostics_fd:
+                self._start_reading_diagnostics()
             else:
                 os.read(fd, 4096)
 
@@ -227,6 +228,13 @@ class PosixBackend:
             pass
         self._close(self._stdin)
         self._stdin = -1
+
+    def _start_reading_diagnostics(self) -> None:
+        """When the first of it comes: a thread costs 0.1 ms, and most runs of some CLIs have nothing to say there."""
+        self._poll.unregister(self._diagnostics_fd)
+        thread = threading.Thread(target=self._read_diagnostics, name=f"remoteclaw-diagnostics-{self.pid}", daemon=True)
+        thread.start()
+        self._diagnostics_thread = thread
 
     def _read_diagnostics(self) -> None:
         poll = select.poll()
@@ -276,6 +284,9 @@ class PosixBackend:
             deadline = time.monotonic() + DRAIN_SECONDS
             while self._read_events() and time.monotonic() < deadline:
                 pass
+        if self._diagnostics_thread is None:
+            while chunk := _read(self._diagnostics_fd):
+                self._diagnostics(chunk)
         exit_code = self._reap()
         self._dismiss_guard()
         self._release()
@@ -285,7 +296,7 @@ class PosixBackend:
         assert self.pid is not None
         if CAN_SWEEP:
             try:
-                end_leftovers(self.pid, self._launch.marker)
+                end_leftovers(self.pid, self._launch.marker, thorough=self._guard is not None)
                 return
             except OSError as error:  # Out of file descriptors: the group needs none.
                 logger.warning("cannot look for what child %s left behind: %s", self.pid, error)
@@ -366,16 +377,31 @@ def _write(fd: int, data: bytes | memoryview) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def find_leftovers(session: int, marker: str) -> list[int]:
+def find_leftovers(session: int, marker: str, *, thorough: bool = True) -> list[int]:
     """Living processes of that session, or with that variable in their environment.
 
     Both, because each misses some: the CLIs start shell tools in sessions of their own, and Codex starts MCP
-    servers without our environment.
+    servers without our environment. Not thorough (after a short run): only the process numbers that were handed out
+    since the session's are looked at, which takes 0.02 ms instead of 0.5 ms among 90 processes.
     """
     needle = f"{marker}=".encode()
     spared = (os.getpid(), session)
-    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    pids = (None if thorough else _numbers_since(session)) or _all_numbers()
     return [pid for pid in pids if pid not in spared and _is_leftover(pid, session, needle)]
+
+
+def _all_numbers() -> Iterable[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _numbers_since(pid: int) -> Iterable[int] | None:
+    """The process numbers handed out after that one; None if they have begun anew or are too many."""
+    try:
+        with open("/proc/loadavg", "rb", buffering=0) as file:
+            newest = int(file.read().split()[-1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return range(pid, newest + 1) if 0 <= newest - pid <= SHORT_RUN_NUMBERS else None
 
 
 def _is_leftover(pid: int, session: int, needle: bytes) -> bool:
@@ -401,10 +427,10 @@ def _is_zombie(pid: int) -> bool:
         return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
 
 
-def end_leftovers(session: int, marker: str) -> None:
+def end_leftovers(session: int, marker: str, *, thorough: bool = True) -> None:
     """SIGTERM, a moment to act on it, SIGKILL, until a look around finds nothing more."""
     for _ in range(SWEEP_ROUNDS):
-        pids = find_leftovers(session, marker)
+        pids = find_leftovers(session, marker, thorough=thorough)
         if not pids:
             return
         logger.info("ending %d processes that child %s left behind", len(pids), session)
