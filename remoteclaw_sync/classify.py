@@ -32,6 +32,9 @@ ERROR_SUBTYPES = frozenset(
     }
 )
 
+# Characters looked at from each end of a message: the whole of one that fills a line (64 MiB) takes over a minute.
+TEXT_END = 16_384
+
 # Failures that another try, a little later, may not see again.
 RETRYABLE = frozenset({"rate_limit", "overloaded", "network"})
 
@@ -56,6 +59,7 @@ _PATTERNS: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"(?:invalid|unknown) session (?:id|identifier)",
             r"no previous sessions? found",
             r"error resuming session",
+            r"does not match any session",
             r"session .{1,80} (?:does not exist|was not found)",
         ),
     ),
@@ -109,6 +113,7 @@ _PATTERNS: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"\b(?:500|502|503|504|529)\b",
             r"overloaded",
             r"high demand",
+            r"at capacity",
             r"internal server error",
             r"service unavailable",
             r"bad gateway",
@@ -237,6 +242,8 @@ def classify_error(
 
 
 def _from_text(text: str) -> str | None:
+    if len(text) > 2 * TEXT_END:
+        text = f"{text[:TEXT_END]}\n{text[-TEXT_END:]}"
     for subtype, pattern in _TABLE:
         if pattern.search(text):
             return subtype

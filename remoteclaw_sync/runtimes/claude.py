@@ -1,32 +1,396 @@
-"""Claude."""
+"""Claude Code, as of 2.1.197."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..types import AgentExecuteParams
+from .. import errors
+from ..types import (
+    AgentErrorEvent,
+    AgentEvent,
+    AgentExecuteParams,
+    AgentTextEvent,
+    AgentThinkingEvent,
+    AgentToolResultEvent,
+    AgentToolUseEvent,
+    AgentUsage,
+    PermissionDenial,
+    PermissionMode,
+    PromptSyntax,
+)
 from .base import DEFAULT_TIMEOUT
-from .dialect import DialectRuntime
+from .claude_messages import (
+    StreamedBlock,
+    failure_code,
+    failure_message,
+    failure_subtype,
+    image_media_type,
+    is_failed_server_result,
+    process_usage,
+    readable_stderr,
+    retry_warning,
+    turn_usage,
+    user_line,
+)
+from .dialect import DialectRuntime, Message, integer, items, mapping, number, plain_text, text
+from .engine import Extracted
+from .resources import RunResources
+
+# Claude waits 5 s after its last word for a shell it left in the background, and may then begin another turn.
+LINGER = 7.0
+
+OUTPUT_ARGS = ("-p", "--output-format=stream-json", "--verbose", "--include-partial-messages")
+
+# "read-only" is not Claude's plan mode: there, shell commands still run that a rule in the user's settings allows.
+# Tools that do not exist cannot be allowed. Glob and Grep are off by default, since the shell can do as much.
+READ_ONLY_TOOLS = "Read,Glob,Grep,WebFetch,WebSearch,Agent,Skill"
+PERMISSION_ARGS: Mapping[PermissionMode, tuple[str, ...]] = {
+    "default": (),
+    "read-only": ("--permission-mode=default", f"--tools={READ_ONLY_TOOLS}"),
+    "accept-edits": ("--permission-mode=acceptEdits",),
+    "bypass": ("--permission-mode=bypassPermissions",),
+}
+
+# What a Claude tells the programs it starts. Inherited by another Claude they make it a child session (which is not
+# stored, so it cannot be resumed), or connect it to the outer one's editor.
+NESTING_VARIABLES = (
+    "CLAUDECODE",
+    "CLAUDE_CODE_ENTRYPOINT",
+    "CLAUDE_CODE_SESSION_ID",
+    "CLAUDE_CODE_CHILD_SESSION",
+    "CLAUDE_CODE_EXECPATH",
+    "CLAUDE_CODE_SSE_PORT",
+    "CLAUDE_CODE_RESUME_INTERRUPTED_TURN",
+    "CLAUDE_EFFORT",
+    "AI_AGENT",
+)
+
+SYNTHETIC_MODEL = "<synthetic>"  # Claude's own words in the place of an answer: API errors, output of /commands.
+TOOL_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+TOOL_DISABLED = "exists but is not enabled in this context"  # What a call gets of a tool that "read-only" leaves out.
+SHELL_TASK = "local_bash"  # A background task for which Claude does not hold back the end of its run.
+CUT_OFF = "the model's answer broke off and was asked for again; the text so far is not part of the answer"
+ROOT_HINT = "run as another user, or set IS_SANDBOX=1 in `env` if this is a container made for it"
 
 
 class ClaudeCliRuntime(DialectRuntime):
-    """Runs the `claude` CLI."""
+    """Runs Claude Code (`claude -p`).
+
+    Args:
+        command: the program, a name on PATH, a path, or a sequence (program and first arguments).
+        timeout: seconds of silence after which the run is ended; None for no limit.
+        prompt_syntax: "text" (a prompt `/clear` or `@file` reaches the model as written) or "cli" (Claude runs
+            /commands and reads @files); a run's own `prompt_syntax` goes before it.
+        options: those of `CLIRuntimeBase`; `linger` is 7 s here, because Claude waits 5 s for background shells.
+    """
 
     provider = "claude"
+    install_hint = "install it with: npm install -g @anthropic-ai/claude-code"
+    HANDLERS = {
+        "stream_event": "on_stream_event",
+        "assistant": "on_assistant",
+        "user": "on_user",
+        "system": "on_system",
+        "result": "on_result",
+    }
 
     def __init__(
         self,
         command: str | os.PathLike[str] | Sequence[str] = "claude",
         *,
         timeout: float | None = DEFAULT_TIMEOUT,
+        prompt_syntax: PromptSyntax = "text",
+        linger: float = LINGER,
         **options: Any,
     ) -> None:
-        super().__init__(command, timeout, **options)
+        if prompt_syntax not in ("text", "cli"):
+            raise ValueError(f"prompt_syntax must be one of 'text', 'cli', not {prompt_syntax!r}")
+        self.prompt_syntax: PromptSyntax = prompt_syntax
+        super().__init__(command, timeout, linger=linger, **options)
+
+    def reset_state(self) -> None:
+        self._system_prompt_file: str | None = None
+        # The message that is being streamed; its blocks by their index.
+        self._message_id: object = None
+        self._blocks: dict[object, StreamedBlock] = {}
+        self._in_stream = False
+        self._has_text = False
+        self._tool_names: dict[str, str] = {}  # Tool calls told of, by id.
+        self._tool_failures: dict[str, str] = {}
+        self._api_error_kind = ""
+        self._usage = AgentUsage()
+        self._agents: set[str] = set()  # Sub-agents at work, for which Claude does not end.
+        self._success_held = False
+
+    # --- the command line -----------------------------------------------------------------------------------
+
+    def check_params(self, params: AgentExecuteParams) -> None:
+        for image in params.images:
+            image_media_type(image)
+
+    def enter_run(self, params: AgentExecuteParams, resources: RunResources) -> None:
+        if params.system_prompt is not None:
+            # In a file, because a command line ends at 128 KiB and every user of the machine can read it.
+            descriptor, path = tempfile.mkstemp(prefix="remoteclaw-system-prompt-", suffix=".txt")
+            resources.callback(os.unlink, path)
+            with open(descriptor, "w", encoding="utf-8", newline="") as file:
+                file.write(params.system_prompt)
+            self._system_prompt_file = path
 
     def build_args(self, params: AgentExecuteParams) -> list[str]:
-        return []
+        # `--flag=value` throughout: no value can be taken for a flag. (MCP's flags are variadic: `=` is a must.)
+        args = [*OUTPUT_ARGS]
+        if self._structured(params):
+            args.append("--input-format=stream-json")
+        if params.session_id is not None:
+            args.append(f"--resume={params.session_id}")
+        if params.model is not None:
+            args.append(f"--model={params.model}")
+        if self._system_prompt_file is not None:
+            args.append(f"--append-system-prompt-file={self._system_prompt_file}")
+        elif params.system_prompt is not None:
+            args.append(f"--append-system-prompt={params.system_prompt}")
+        return [*args, *PERMISSION_ARGS[params.permission_mode], *params.extra_args]
 
     def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
-        return {}
+        return dict.fromkeys(NESTING_VARIABLES)
+
+    def stdin_data(self, params: AgentExecuteParams) -> bytes:
+        if self._structured(params):
+            return user_line(params.prompt, params.images, as_text=self._as_text(params))
+        return params.prompt.encode()
+
+    def _as_text(self, params: AgentExecuteParams) -> bool:
+        return (params.prompt_syntax or self.prompt_syntax) == "text"
+
+    def _structured(self, params: AgentExecuteParams) -> bool:
+        """Whether the prompt has to be sent as a JSON line: for images, and where Claude would see syntax."""
+        looks_like_syntax = params.prompt.startswith("/") or "@" in params.prompt
+        return bool(params.images) or (looks_like_syntax and self._as_text(params))
+
+    # --- streamed messages ----------------------------------------------------------------------------------
+
+    def on_stream_event(self, line: Message) -> Extracted:
+        # One line in a hundred is not a text delta of the main thread: those come first, and by the shortest way.
+        try:
+            event = line["event"]
+            if event["type"] == "content_block_delta" and line["parent_tool_use_id"] is None:
+                delta = event["delta"]
+                if delta["type"] == "text_delta":
+                    piece = delta["text"]
+                    if type(piece) is str:
+                        self._blocks[event["index"]].length += len(piece)
+                        return AgentTextEvent(piece)
+        except (KeyError, TypeError):
+            pass  # Of another shape than usual: the careful way.
+        return self._on_other_stream_event(line)
+
+    def _on_other_stream_event(self, line: Message) -> Extracted:
+        if line.get("parent_tool_use_id") is not None:
+            return None  # A sub-agent's; its tool calls come as `assistant` lines.
+        event = mapping(line, "event")
+        match event.get("type"):
+            case "message_start":
+                return self._on_message_start(mapping(event, "message"))
+            case "content_block_start":
+                return self._on_block_start(event)
+            case "content_block_delta":
+                return self._on_delta(event)
+            case "content_block_stop":
+                block = self._blocks.get(_index(event))
+                if block is not None and block.kind in TOOL_BLOCKS:
+                    return self._tool_use(block.start, None, block.tool_input)
+            case "message_stop":
+                self._in_stream = False
+        return None
+
+    def _on_message_start(self, message: Message) -> AgentEvent | None:
+        warning = self._cut_off()
+        self._message_id = message.get("id")
+        self._blocks = {}
+        self._in_stream = True
+        return warning
+
+    def _on_block_start(self, event: Message) -> AgentEvent | None:
+        start = mapping(event, "content_block")
+        block = self._blocks[_index(event)] = StreamedBlock(text(start, "type"), start)
+        return self._streamed_piece(block, text(start, block.kind))
+
+    def _on_delta(self, event: Message) -> AgentEvent | None:
+        delta = mapping(event, "delta")
+        kind = text(delta, "type").removesuffix("_delta")
+        block = self._blocks.get(_index(event))
+        if block is None:
+            block = self._blocks[_index(event)] = StreamedBlock(kind, {})
+        if kind == "input_json":
+            block.input_parts.append(text(delta, "partial_json"))
+        # Any other delta than the block's own (a signature, citations) is nothing to be told.
+        return self._streamed_piece(block, text(delta, kind)) if kind == block.kind else None
+
+    def _streamed_piece(self, block: StreamedBlock, piece: str) -> AgentEvent | None:
+        block.length += len(piece)
+        if block.kind == "text":
+            self._has_text = True
+            return AgentTextEvent(piece) if piece else None
+        return AgentThinkingEvent(piece) if piece and block.kind == "thinking" else None
+
+    def _cut_off(self) -> AgentEvent | None:
+        """A warning, if the message that was being streamed is given up half-told."""
+        half_told = self._in_stream and any(
+            block.kind == "text" and block.length and not block.told_whole for block in self._blocks.values()
+        )
+        self._in_stream = False
+        return AgentErrorEvent(CUT_OFF, errors.CLI_WARNING) if half_told else None
+
+    # --- whole messages -------------------------------------------------------------------------------------
+
+    def on_assistant(self, line: Message) -> Iterator[AgentEvent]:
+        """A block that is complete: text and thinking as far as they were not streamed, and tool calls.
+
+        Most lines repeat what has been streamed. After a stream that was cut or idle Claude asks again without
+        streaming, and the answer comes in this form only, under a new message id.
+        """
+        message = mapping(line, "message")
+        parent = text(line, "parent_tool_use_id") or None
+        if message.get("model") == SYNTHETIC_MODEL:
+            if parent is None:
+                self._in_stream = False
+                self._api_error_kind = text(line, "error")
+            return
+        if parent is None and message.get("id") != self._message_id:
+            warning = self._cut_off()
+            if warning is not None:
+                yield warning
+        for block in items(message, "content"):
+            if not isinstance(block, dict):
+                continue
+            event = self._whole_block(block, message.get("id"), parent)
+            if event is not None:
+                yield event
+
+    def _whole_block(self, block: Message, message_id: object, parent: str | None) -> AgentEvent | None:
+        kind = text(block, "type")
+        if kind in TOOL_BLOCKS:
+            return self._tool_use(block, parent, lambda: mapping(block, "input"))
+        if kind.endswith("_tool_result"):
+            content = block.get("content")
+            tool_id = text(block, "tool_use_id")
+            return AgentToolResultEvent(tool_id, plain_text(content), is_failed_server_result(content), parent)
+        if parent is not None or kind not in ("text", "thinking"):
+            return None  # What a sub-agent says is not the agent's answer.
+        rest = self._not_streamed(message_id, kind, text(block, kind))
+        if kind == "text":
+            self._has_text = True
+            return AgentTextEvent(rest) if rest else None
+        return AgentThinkingEvent(rest) if rest else None
+
+    def _not_streamed(self, message_id: object, kind: str, whole: str) -> str:
+        if message_id == self._message_id:
+            for block in self._blocks.values():
+                if block.kind == kind and not block.told_whole:
+                    block.told_whole = True
+                    return whole[block.length :]
+        return whole
+
+    def _tool_use(self, block: Message, parent: str | None, get_input: Callable[[], Message]) -> AgentEvent | None:
+        tool_id, name = text(block, "id"), text(block, "name")
+        if tool_id in self._tool_names:
+            return None  # Told of already: once streamed, once whole.
+        self._tool_names[tool_id] = name
+        return AgentToolUseEvent(name, tool_id, get_input(), parent)
+
+    def on_user(self, line: Message) -> Iterator[AgentEvent]:
+        """Tool results. Other user lines are prompts of sub-agents and Claude's notes to the model."""
+        parent = text(line, "parent_tool_use_id") or None
+        for block in items(mapping(line, "message"), "content"):
+            if not isinstance(block, dict) or block.get("type") != "tool_result":
+                continue
+            tool_id, output = text(block, "tool_use_id"), plain_text(block.get("content"))
+            failed = bool(block.get("is_error"))
+            if failed:
+                self._tool_failures[tool_id] = output
+                if TOOL_DISABLED in output:
+                    self._deny(self._tool_names.get(tool_id, ""), tool_id)
+            yield AgentToolResultEvent(tool_id, output, failed, parent)
+
+    # --- the run --------------------------------------------------------------------------------------------
+
+    def on_system(self, line: Message) -> Extracted:
+        match line.get("subtype"):
+            case "init":
+                # Again before each further turn, which a background task that ended has begun.
+                self.outcome.session_id = text(line, "session_id") or self.outcome.session_id
+                self._success_held = False
+                if self.outcome.terminal is not None:
+                    self.outcome.reopen()
+            case "api_retry":
+                return retry_warning(line)
+            case "model_fallback":
+                models = f"{text(line, 'original_model')} to {text(line, 'fallback_model')}"
+                return AgentErrorEvent(f"Claude changed the model from {models}", errors.CLI_WARNING)
+            case "task_started":
+                if line.get("task_type") != SHELL_TASK:
+                    self._agents.add(text(line, "task_id"))
+            case "task_notification":
+                self._agents.discard(text(line, "task_id"))
+        return None
+
+    def on_result(self, line: Message) -> Iterable[AgentEvent]:
+        """The end of a turn, mostly the last; further turns follow where background tasks were started."""
+        self._account(line)
+        for denial in items(line, "permission_denials"):
+            if isinstance(denial, dict):
+                self._deny(text(denial, "tool_name"), text(denial, "tool_use_id"))
+        if line.get("is_error") or line.get("subtype") not in ("success", None):
+            return (self._fail(line),)
+        self.outcome.session_id = text(line, "session_id") or self.outcome.session_id
+        if self._agents:
+            self._success_held = True  # Not the end: Claude waits for them, minutes if need be.
+        else:
+            self.outcome.succeed()
+        # The output of a /command comes as no message of the model.
+        unsaid = "" if self._has_text else text(line, "result")
+        return (AgentTextEvent(unsaid),) if unsaid else ()
+
+    def _account(self, line: Message) -> None:
+        outcome = self.outcome
+        self._usage += turn_usage(line)
+        # The process's own total is right also where the turns' numbers leave out sub-agents and fallbacks.
+        total = process_usage(line)
+        outcome.usage = total if total != AgentUsage() else self._usage
+        cost, api_duration = number(line, "total_cost_usd"), number(line, "duration_api_ms")
+        outcome.total_cost_usd = outcome.total_cost_usd if cost is None else cost
+        outcome.api_duration_ms = outcome.api_duration_ms if api_duration is None else api_duration
+        outcome.num_turns = (outcome.num_turns or 0) + integer(line, "num_turns")
+        outcome.stop_reason = text(line, "stop_reason") or outcome.stop_reason
+
+    def _deny(self, tool: str, tool_id: str) -> None:
+        denials = self.outcome.permission_denials
+        if not any(denial.tool_id == tool_id for denial in denials):
+            denials.append(PermissionDenial(tool, self._tool_failures.get(tool_id), tool_id))
+
+    def _fail(self, line: Message) -> AgentEvent:
+        # The id on this line is not kept: after a failed resume it is a new one that leads nowhere.
+        kind, message = self._api_error_kind, failure_message(line)
+        self.outcome.fail(failure_subtype(line, kind, message))
+        return AgentErrorEvent(message, failure_code(line, kind))
+
+    def explain_exit(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
+        if self._success_held and exit_code == 0:
+            self.outcome.succeed()  # It gave up waiting for its sub-agents.
+            return None
+        said = readable_stderr(stderr)
+        if not said or exit_code is None or exit_code < 0:
+            return None
+        if "cannot be used with root" in said:
+            self.outcome.error_subtype = "permission"
+            said = f"{said}; {ROOT_HINT}"
+        return AgentErrorEvent(said, errors.CLI_EXIT_ERROR)
+
+
+def _index(event: Message) -> object:
+    index = event.get("index")
+    return index if isinstance(index, int) else None
