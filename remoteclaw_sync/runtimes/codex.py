@@ -1,32 +1,396 @@
-"""Codex."""
+"""Codex (`codex exec --json`, as of 0.166.0)."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from ..types import AgentExecuteParams
+import attrs
+
+from .. import errors
+from ..classify import classify_error
+from ..types import (
+    AgentErrorEvent,
+    AgentEvent,
+    AgentExecuteParams,
+    AgentRunResult,
+    AgentTextEvent,
+    AgentThinkingEvent,
+    AgentToolResultEvent,
+    AgentToolUseEvent,
+    AgentUsage,
+    PermissionDenial,
+    PromptSyntax,
+)
+from . import codex_stderr
 from .base import DEFAULT_TIMEOUT
-from .dialect import DialectRuntime
+from .codex_items import TOOL_ITEMS, ToolItem, Utterance, denial_reason, todo_output
+from .codex_rollout import ThreadRecord, read_record, usage_of
+from .dialect import DialectRuntime, Message, items, mapping, text
+from .resources import RunResources
+
+# Codex takes any other id for a thread's name and, finding none, quietly starts a new thread.
+THREAD_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+# A retry that Codex makes by itself. Every other `error` line is followed by the turn's failure.
+RETRY_PREFIX = "Reconnecting..."
+RETRY_LINE = re.compile(rb'\{"type":"error","message":"Reconnecting\.\.\.')
+
+# `-s` is an option of `exec`, not of `resume`, and a resumed thread does not remember it.
+SANDBOX_ARGS: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "read-only": ("--sandbox=read-only",),
+    "accept-edits": ("--sandbox=workspace-write",),
+    "bypass": ("--dangerously-bypass-approvals-and-sandbox",),
+}
+
+# Set by an outer Codex for the commands it runs; they tell of its thread, its call and its sandbox.
+OUTER_RUN_VARIABLES = (
+    "CODEX_THREAD_ID",
+    "CODEX_SESSION_ID",
+    "CODEX_TOOL_CALL_ID",
+    "CODEX_PERMISSION_PROFILE",
+    "CODEX_SANDBOX",
+    "CODEX_SANDBOX_NETWORK_DISABLED",
+    "CODEX_CI",
+)
+
+# What the general table of failures does not know.
+EXIT_SUBTYPES = {
+    "Missing optional dependency": "cli_missing",  # The npm package without the program it starts.
+    "already has an active writer": "overloaded",  # Another run is in this thread; later it will be free.
+}
+
+IMAGE_SIGNATURE = re.compile(rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|GIF8[79]a|RIFF....WEBP", re.DOTALL)
+UNFINISHED = "(no result: the turn ended before the call did)"
+BOM = "\ufeff"
 
 
 class CodexCliRuntime(DialectRuntime):
-    """Runs the `codex` CLI."""
+    """Runs the `codex` CLI.
+
+    Args:
+        command: the program: a name, a path, or a sequence (program and first arguments).
+        timeout: seconds of silence after which the run is ended; lines that only tell of another retry are silence.
+        prompt_syntax: as in AgentExecuteParams; `codex exec` knows no syntax in prompts, so both mean the same.
+        wait_for_network: whether Codex keeps trying while the server cannot be reached, until the timeout ends it (its
+            own way); if not, such a run fails after its few retries, with the cause.
+        options: as in CLIRuntimeBase (`tool_timeout`, `linger`, `max_pending_bytes`, `max_line_bytes`).
+    """
 
     provider = "codex"
+    install_hint = "install it with: npm install -g @openai/codex"
+
+    HANDLERS = {
+        "thread.started": "_on_thread_started",
+        "turn.started": "_on_turn_started",
+        "turn.completed": "_on_turn_completed",
+        "turn.failed": "_on_turn_failed",
+        "item.started": "_on_item_started",
+        "item.updated": "_on_item_updated",
+        "item.completed": "_on_item_completed",
+        "error": "_on_error",
+    }
 
     def __init__(
         self,
         command: str | os.PathLike[str] | Sequence[str] = "codex",
         *,
         timeout: float | None = DEFAULT_TIMEOUT,
+        prompt_syntax: PromptSyntax = "text",
+        wait_for_network: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(command, timeout, **options)
+        self.prompt_syntax = prompt_syntax
+        self.wait_for_network = wait_for_network
+
+    def reset_state(self) -> None:
+        self._asked_thread: str | None = None
+        self._record = ThreadRecord(AgentUsage())  # Of a new thread: nothing has been used.
+        self._wanted_instructions: str | None = None
+        self._images: list[str] = []
+        self._in_wrong_thread = False
+        self._utterances: dict[str, Utterance] = {}
+        self._last_said: dict[str, str] = {}  # Item type -> the last whole text since the model was last asked.
+        self._said_before_cut: dict[str, str] = {}
+        self._open_tools: dict[str, ToolItem] = {}
+        self._closed_tools: set[str] = set()
+        self._plans: dict[str, list[str]] = {}
+        self._failure_told: str | None = None
+
+    # --- the command -----------------------------------------------------------------------------------------
+
+    def check_params(self, params: AgentExecuteParams) -> None:
+        """Raises ValueError for an image that cannot be shown: Codex would only tell the model, and go on."""
+        for index, image in enumerate(params.images):
+            _check_image(f"images[{index}]", image)
+
+    def enter_run(self, params: AgentExecuteParams, resources: RunResources) -> None:
+        """Look up the thread that is to be resumed, and make the images' paths safe."""
+        self._images = _safe_image_paths(params, resources)
+        if params.session_id is None:
+            return
+        if not THREAD_ID.fullmatch(params.session_id):
+            message = f"no Codex thread has the id {params.session_id!r}: it is not a UUID"
+            raise errors.RunSetupError(errors.SESSION_NOT_FOUND, message)
+        self._asked_thread = params.session_id.lower()
+        self._record = read_record(_codex_home(params), self._asked_thread)
+        self._wanted_instructions = params.system_prompt
 
     def build_args(self, params: AgentExecuteParams) -> list[str]:
-        return []
+        # Extra arguments first: a variadic one (`-i FILE...`) at their end would swallow `resume`.
+        args = ["exec", *params.extra_args, "--json", "--color=never", "--skip-git-repo-check"]
+        if params.model is not None:
+            args.append(f"--model={params.model}")
+        args += SANDBOX_ARGS[params.permission_mode]
+        args += [f"--config={override}" for override in self._config_overrides(params)]
+        args += [f"--image={path}" for path in self._images]
+        if params.session_id is not None:
+            return [*args, "resume", "--", params.session_id.lower(), "-"]
+        return [*args, "--", "-"]
+
+    def _config_overrides(self, params: AgentExecuteParams) -> Iterator[str]:
+        """Settings for this run, on top of the user's files. Never a secret: other users can read arguments."""
+        if params.system_prompt is not None:
+            yield f"developer_instructions={toml_string(params.system_prompt)}"
+        if not self.wait_for_network:
+            yield "features.unbounded_connection_retries=false"
 
     def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
-        return {}
+        return dict.fromkeys(OUTER_RUN_VARIABLES)
+
+    def stdin_data(self, params: AgentExecuteParams) -> bytes:
+        """The prompt; with a second byte order mark before a first, because Codex takes one away."""
+        prompt = params.prompt
+        return (BOM + prompt if prompt.startswith(BOM) else prompt).encode()
+
+    # --- what the CLI says -----------------------------------------------------------------------------------
+
+    def is_life(self, chunk: bytes) -> bool:
+        """Retries alone are silence: without network Codex prints one a minute, for ever."""
+        lines = [line for line in chunk.split(b"\n") if line.strip()]
+        return not lines or not all(RETRY_LINE.match(line) for line in lines)
+
+    def _on_thread_started(self, line: Message) -> AgentEvent | None:
+        thread_id = text(line, "thread_id")
+        asked = self._asked_thread
+        if asked is not None and thread_id.lower() != asked:
+            # Not asked for, so neither its answer nor its id is wanted.
+            self._in_wrong_thread = True
+            self.outcome.fail("session_not_found")
+            return AgentErrorEvent(f"codex did not resume thread {asked} but began another", errors.SESSION_NOT_FOUND)
+        self.outcome.session_id = thread_id or None
+        if self._record.instructions and not self._record.began_with(self._wanted_instructions):
+            message = "codex keeps the instructions its thread began with: system_prompt is ignored when it is resumed"
+            return AgentErrorEvent(message, errors.CLI_WARNING)
+        return None
+
+    def _on_turn_started(self, line: Message) -> None:
+        if not self._in_wrong_thread:
+            self.outcome.reopen()
+        self._utterances.clear()
+        self._last_said.clear()
+        self._said_before_cut.clear()
+        self._closed_tools.clear()
+
+    def _on_turn_completed(self, line: Message) -> list[AgentEvent]:
+        if self._in_wrong_thread:
+            return []
+        self.outcome.usage = _used_by_this_run(line, self._record.tokens_so_far)
+        self.outcome.succeed()
+        return self._close_open_tools()
+
+    def _on_turn_failed(self, line: Message) -> list[AgentEvent]:
+        if self._in_wrong_thread:
+            return []
+        failure = self._failure(text(mapping(line, "error"), "message") or "the turn failed")
+        return [*self._close_open_tools(), *failure]
+
+    def _on_error(self, line: Message) -> list[AgentEvent]:
+        if self._in_wrong_thread:
+            return []
+        message = text(line, "message")
+        if message.startswith(RETRY_PREFIX):
+            self._said_before_cut = dict(self._last_said)
+            return [AgentErrorEvent(message, errors.CLI_WARNING)]
+        failure = self._failure(message)
+        self.outcome.terminal = None  # `turn.failed` has the last word.
+        return failure
+
+    def _failure(self, message: str) -> list[AgentEvent]:
+        """A failure comes twice, as `error` and as `turn.failed`; it is told once."""
+        words, code = codex_stderr.unpack_api_error(message)
+        self.outcome.fail(_subtype_of_failure(words, code))
+        if message == self._failure_told:
+            return []
+        self._failure_told = message
+        return [AgentErrorEvent(words, code or errors.CLI_ERROR)]
+
+    # --- items -----------------------------------------------------------------------------------------------
+
+    def _on_item_started(self, line: Message) -> list[AgentEvent]:
+        return list(self._on_item(mapping(line, "item"), is_final=False))
+
+    def _on_item_updated(self, line: Message) -> list[AgentEvent]:
+        return list(self._on_item(mapping(line, "item"), is_final=False))
+
+    def _on_item_completed(self, line: Message) -> list[AgentEvent]:
+        return list(self._on_item(mapping(line, "item"), is_final=True))
+
+    def _on_item(self, item: Message, *, is_final: bool) -> Iterable[AgentEvent]:
+        if self._in_wrong_thread:
+            return ()
+        kind = text(item, "type")
+        if kind in ("agent_message", "reasoning"):
+            return self._on_words(kind, item, is_final)
+        if kind == "error":
+            # Despite its name: a deprecation, an unknown model, a change of transport. The run goes on.
+            return (AgentErrorEvent(text(item, "message"), errors.CLI_WARNING),) if is_final else ()
+        if kind == "todo_list":
+            return self._on_plan(item)
+        tool = TOOL_ITEMS.get(kind)
+        return () if tool is None else self._on_tool(tool, item, is_final)
+
+    def _on_words(self, kind: str, item: Message, is_final: bool) -> Iterable[AgentEvent]:
+        whole, item_id = text(item, "text"), text(item, "id")
+        utterance = self._utterances.get(item_id)
+        if utterance is None:
+            utterance = Utterance(repeats=self._said_before_cut.pop(kind, ""))
+            self._utterances[item_id] = utterance
+        new = utterance.grow(whole, is_final=is_final)
+        if is_final:
+            self._last_said[kind] = whole
+            if not item_id:
+                del self._utterances[item_id]
+        if new:
+            yield AgentTextEvent(new) if kind == "agent_message" else AgentThinkingEvent(new)
+
+    def _on_tool(self, tool: ToolItem, item: Message, is_final: bool) -> Iterable[AgentEvent]:
+        # After a tool the model is asked anew, and what it says then is no second attempt. (A web_search item has
+        # two keys "id"; the last, which the parser keeps, is the same in all its lines.)
+        self._last_said.clear()
+        self._said_before_cut.clear()
+        item_id = text(item, "id")
+        if item_id in self._closed_tools:
+            return
+        if item_id not in self._open_tools:
+            self._open_tools[item_id] = tool
+            yield AgentToolUseEvent(tool.name(item), item_id, tool.input(item))
+        if not is_final:
+            return
+        del self._open_tools[item_id]
+        self._closed_tools.add(item_id)
+        reason = denial_reason(item)
+        if reason is not None:
+            self.outcome.permission_denials.append(PermissionDenial(tool.name(item), reason, item_id))
+        yield AgentToolResultEvent(item_id, tool.output(item), tool.failed(item))
+
+    def _on_plan(self, item: Message) -> Iterable[AgentEvent]:
+        """A plan is one item for the whole turn; each of its states is a call of its own, done at once.
+
+        Left open until the turn's end it would pass for a tool that is running all the time.
+        """
+        item_id, plan = text(item, "id"), todo_output(item)
+        states = self._plans.setdefault(item_id, [])
+        if states and states[-1] == plan:
+            return
+        states.append(plan)
+        call_id = item_id if len(states) == 1 else f"{item_id}.{len(states)}"
+        yield AgentToolUseEvent("todo_list", call_id, {"items": items(item, "items")})
+        yield AgentToolResultEvent(call_id, plan)
+
+    def _close_open_tools(self) -> list[AgentEvent]:
+        """A command that goes on in the background has no `item.completed`; Codex ends it when it exits."""
+        unfinished, self._open_tools = self._open_tools, {}
+        return [AgentToolResultEvent(item_id, UNFINISHED, is_error=True) for item_id in unfinished]
+
+    # --- what it says on stderr ------------------------------------------------------------------------------
+
+    def warnings_in(self, stderr: str) -> Iterable[AgentErrorEvent]:
+        """Tool calls that Codex refused have no item, only a line in its log."""
+        for refusal in codex_stderr.refused_calls(stderr):
+            if refusal.is_denial:
+                self.outcome.permission_denials.append(PermissionDenial(refusal.tool, refusal.reason))
+            yield AgentErrorEvent(f"a tool call was not made: {refusal.reason}", errors.CLI_WARNING)
+
+    def explain_exit(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
+        """Codex tells of a bad command line, configuration or thread on stderr alone."""
+        if exit_code is None or exit_code <= 0:
+            return None
+        sentence = codex_stderr.last_words(stderr)
+        if sentence is None:
+            return None
+        for words, kind in EXIT_SUBTYPES.items():
+            if words in sentence and self.outcome.terminal is None:
+                self.outcome.error_subtype = kind
+        return AgentErrorEvent(sentence, errors.CLI_EXIT_ERROR)
+
+    def enrich_result(self, result: AgentRunResult) -> AgentRunResult:
+        return attrs.evolve(result, stderr=codex_stderr.without_excerpt(result.stderr))
+
+
+def toml_string(value: str) -> str:
+    """A TOML basic string. JSON's escapes are TOML's, except that TOML wants DEL escaped and no surrogate pairs."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _codex_home(params: AgentExecuteParams) -> Path:
+    """Where the CLI of this run keeps its threads."""
+    env = {**os.environ, **params.env}
+    home = env.get("CODEX_HOME") or Path(env.get("HOME") or Path.home(), ".codex")
+    return Path(params.working_directory or ".", home)
+
+
+def _check_image(field: str, path: str | os.PathLike[str]) -> None:
+    try:
+        with open(path, "rb") as file:
+            start = file.read(16)
+    except OSError as error:
+        raise ValueError(f"{field}: cannot read {os.fspath(path)!r}: {error.strerror}") from None
+    if not IMAGE_SIGNATURE.match(start):
+        raise ValueError(f"{field}: {os.fspath(path)!r} is none of PNG, JPEG, GIF, WebP, the formats Codex takes")
+
+
+def _safe_image_paths(params: AgentExecuteParams, resources: RunResources) -> list[str]:
+    """Absolute paths without a comma: `--image` splits its value there."""
+    paths = [os.path.abspath(image) for image in params.images]
+    if not any("," in path for path in paths):
+        return paths
+    folder = resources.enter_context(tempfile.TemporaryDirectory(prefix="remoteclaw-images-"))
+    return [_without_comma(path, folder, number) for number, path in enumerate(paths)]
+
+
+def _without_comma(path: str, folder: str, number: int) -> str:
+    if "," not in path:
+        return path
+    link = os.path.join(folder, f"{number}{os.path.splitext(path)[1].replace(',', '')}")
+    os.symlink(path, link)
+    return link
+
+
+def _used_by_this_run(line: Message, before: AgentUsage | None) -> AgentUsage | None:
+    """`usage` counts from the thread's beginning. None if it is not known how much of it is older."""
+    counts = mapping(line, "usage")
+    if not counts or before is None:
+        return None
+    total = usage_of(counts)
+    used = AgentUsage(
+        total.input_tokens - before.input_tokens,
+        total.output_tokens - before.output_tokens,
+        total.cache_read_tokens - before.cache_read_tokens,
+        total.cache_write_tokens - before.cache_write_tokens,
+    )
+    return used if min(used.to_dict().values()) >= 0 else None
+
+
+def _subtype_of_failure(message: str, code: str | None) -> str:
+    if message.startswith("Incomplete response returned"):
+        return "incomplete"
+    # The address at the end of some messages is no evidence: its port may look like a status.
+    return classify_error(message.partition(", url: ")[0], code=code, provider="codex").error_subtype

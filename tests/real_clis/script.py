@@ -33,6 +33,7 @@ class ToolCall:
 
     `input` is the arguments; a string is sent as it is (free-form tools, or
     arguments that are not valid JSON). `namespace` is Codex's group of MCP tools.
+    `item` is the vendor's own item, sent as it is instead (OpenAI's server-side tools).
     """
 
     name: str
@@ -40,6 +41,7 @@ class ToolCall:
     id: str | None = None
     namespace: str | None = None
     freeform: bool = False
+    item: Mapping[str, Any] | None = None
 
     def arguments_json(self) -> str:
         """The arguments as the JSON text a model would stream."""
@@ -90,7 +92,8 @@ class Turn:
 
     `text` and `thinking` are a string or a sequence of deltas, between which
     Hold, Delay, Cut and StreamError may stand. `stop` is "end_turn", "tool_use",
-    "max_tokens" or "refusal"; left empty it follows from the tool calls.
+    "max_tokens" or "refusal"; left empty it follows from the tool calls. `cut` ends the
+    stream when all is said, before the event that says so (OpenAI Responses only).
     """
 
     text: str | Sequence[Piece] = ()
@@ -99,6 +102,7 @@ class Turn:
     usage: Usage = Usage()
     stop: str = ""
     delay_between: float = 0.0
+    cut: Cut | None = None
 
     @property
     def stop_reason(self) -> str:

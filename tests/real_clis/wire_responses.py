@@ -87,6 +87,8 @@ def stream(turn: Turn, model: str) -> Iterator[Frame]:
         yield _event({"type": "response.output_item.added", "output_index": len(output), "item": item})
         yield _event({"type": "response.output_item.done", "output_index": len(output), "item": item})
         output.append(item)
+    if turn.cut is not None:
+        yield turn.cut
     yield _event(_last_event(turn, {**response, "output": output, "usage": _usage(turn)}))
 
 
@@ -176,6 +178,8 @@ def _reasoning_item(text: str) -> Json:
 
 
 def _call_item(call: ToolCall) -> Json:
+    if call.item is not None:
+        return dict(call.item)
     item: Json = {"call_id": call.id or unique("call_"), "name": call.name}
     if call.namespace:
         item["namespace"] = call.namespace
