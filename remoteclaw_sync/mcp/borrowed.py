@@ -23,6 +23,7 @@ import attrs
 
 from .. import errors
 from .config_edit import ConfigError, Entries, Format, add_entries, remove_entries
+from .private_file import Reading
 
 if os.name == "posix":
     import fcntl
@@ -43,6 +44,7 @@ class ConfigFile:
     format: Format
     key: str
     entries: Entries = attrs.field(repr=False)
+    read_words: bytes = b""  # What the CLI prints once it has read the file.
 
 
 class BorrowedConfig:
@@ -54,6 +56,11 @@ class BorrowedConfig:
         self._lock_fd = -1
         self._returning = threading.Lock()
         self._owner = os.getpid()
+        self._reading = Reading(config.read_words)
+
+    def is_over(self, chunk: bytes) -> bool:
+        """Whether the CLI has read the file."""
+        return self._reading.seen_in(chunk)
 
     def take(self, pause: Callable[[float], None]) -> None:
         """Wait for the file, repair what a dead host left, and add the entries.
@@ -168,6 +175,23 @@ def recover(path: str) -> bool:
     if journal["created_folder"]:
         _remove_if_empty(os.path.dirname(path))
     return True
+
+
+def left_behind(path: str, *, repair: bool = False) -> bool:
+    """Whether a host that is gone has left this file changed; with `repair`, put it right.
+
+    What a live host has borrowed is not looked at. Raises ConfigError or OSError if it cannot be put right.
+    """
+    path = os.path.realpath(path)
+    if not os.path.lexists(path + JOURNAL_SUFFIX):
+        return False
+    fd = os.open(os.path.dirname(os.path.dirname(path)), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if not _try_lock(fd):
+            return False
+        return recover(path) if repair else os.path.lexists(path + JOURNAL_SUFFIX)
+    finally:
+        os.close(fd)
 
 
 def _take_out(path: str, current: bytes, original: bytes | None, journal: dict[str, Any]) -> None:

@@ -20,6 +20,15 @@ def tool_prefix_name(name: str) -> str:
     return _NOT_IN_TOOL_NAMES.sub("_", name)
 
 
+def check_distinct(servers: Servers) -> None:
+    """Raise ValueError if a CLI would take two of the names for one: it would trust both or neither."""
+    seen: dict[str, str] = {}
+    for name in servers:
+        other = seen.setdefault(tool_prefix_name(name), name)
+        if other != name:
+            raise ValueError(f"mcp_servers names {other!r} and {name!r} are the same in tool names; rename one")
+
+
 def claude_entries(servers: Servers, protect: Protect) -> dict[str, Any]:
     """For the `mcpServers` object of `--mcp-config`."""
     return {name: _claude_entry(server, protect) for name, server in servers.items()}

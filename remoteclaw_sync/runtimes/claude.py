@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import errors
+from ..mcp.private_file import PrivateFile
+from ..mcp.render import Hideaway, Servers, check_distinct, claude_entries, tool_prefix_name
 from ..types import (
     AgentErrorEvent,
     AgentEvent,
@@ -68,6 +71,9 @@ NESTING_VARIABLES = (
     "AI_AGENT",
 )
 
+CONFIG_READ = b'"subtype":"init"'  # Printed when the MCP servers of the configuration have been started.
+MCP_FAILED = ("failed", "needs-auth", "disabled")
+
 SYNTHETIC_MODEL = "<synthetic>"  # Claude's own words in the place of an answer: API errors, output of /commands.
 TOOL_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 TOOL_DISABLED = "exists but is not enabled in this context"  # What a call gets of a tool that "read-only" leaves out.
@@ -113,6 +119,9 @@ class ClaudeCliRuntime(DialectRuntime):
 
     def reset_state(self) -> None:
         self._system_prompt_file: str | None = None
+        self._mcp_args: tuple[str, ...] = ()
+        self._mcp_env: dict[str, str] = {}
+        self._mcp_names: set[str] = set()  # Servers of the caller's whose state has not been told yet.
         # The message that is being streamed; its blocks by their index.
         self._message_id: object = None
         self._blocks: dict[object, StreamedBlock] = {}
@@ -128,6 +137,7 @@ class ClaudeCliRuntime(DialectRuntime):
     # --- the command line -----------------------------------------------------------------------------------
 
     def check_params(self, params: AgentExecuteParams) -> None:
+        check_distinct(params.mcp_servers)
         for image in params.images:
             image_media_type(image)
 
@@ -139,6 +149,21 @@ class ClaudeCliRuntime(DialectRuntime):
             with open(descriptor, "w", encoding="utf-8", newline="") as file:
                 file.write(params.system_prompt)
             self._system_prompt_file = path
+        if params.mcp_servers:
+            self._inject_mcp(params.mcp_servers, resources)
+
+    def _inject_mcp(self, servers: Servers, resources: RunResources) -> None:
+        """In a private file and not in the arguments, because of the secrets; gone when Claude has read it."""
+        hide = Hideaway("${", "${{{}}}")
+        config = json.dumps({"mcpServers": claude_entries(servers, hide)}).encode()
+        file = PrivateFile(tempfile.gettempdir(), ".mcp.json", config, CONFIG_READ)
+        resources.borrow(file)
+        trusted = [f"mcp__{tool_prefix_name(name)}" for name, server in servers.items() if server.trust]
+        allow = (f"--allowedTools={','.join(trusted)}",) if trusted else ()
+        self._mcp_args = (f"--mcp-config={file.path}", *allow)
+        # Otherwise a server that takes over 2 s is missing in the first request.
+        self._mcp_env = {"MCP_CONNECTION_NONBLOCKING": "0", **hide.variables}
+        self._mcp_names = set(servers)
 
     def build_args(self, params: AgentExecuteParams) -> list[str]:
         # `--flag=value` throughout: no value can be taken for a flag. (MCP's flags are variadic: `=` is a must.)
@@ -153,10 +178,10 @@ class ClaudeCliRuntime(DialectRuntime):
             args.append(f"--append-system-prompt-file={self._system_prompt_file}")
         elif params.system_prompt is not None:
             args.append(f"--append-system-prompt={params.system_prompt}")
-        return [*args, *PERMISSION_ARGS[params.permission_mode], *params.extra_args]
+        return [*args, *PERMISSION_ARGS[params.permission_mode], *self._mcp_args, *params.extra_args]
 
     def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
-        return dict.fromkeys(NESTING_VARIABLES)
+        return {**dict.fromkeys(NESTING_VARIABLES), **self._mcp_env}
 
     def stdin_data(self, params: AgentExecuteParams) -> bytes:
         if self._structured(params):
@@ -326,6 +351,7 @@ class ClaudeCliRuntime(DialectRuntime):
                 self._success_held = False
                 if self.outcome.terminal is not None:
                     self.outcome.reopen()
+                return self._mcp_failures(line)
             case "api_retry":
                 return retry_warning(line)
             case "model_fallback":
@@ -337,6 +363,17 @@ class ClaudeCliRuntime(DialectRuntime):
             case "task_notification":
                 self._agents.discard(text(line, "task_id"))
         return None
+
+    def _mcp_failures(self, line: Message) -> list[AgentEvent]:
+        """Warnings for those of the caller's servers that Claude could not start or connect to."""
+        failed: list[AgentEvent] = []
+        for server in items(line, "mcp_servers"):
+            name = server.get("name") if isinstance(server, dict) else None
+            if name in self._mcp_names and server.get("status") in MCP_FAILED:
+                self._mcp_names.discard(name)
+                message = f"MCP server {name!r} could not be used ({server['status']})"
+                failed.append(AgentErrorEvent(message, errors.MCP_SERVER_FAILED))
+        return failed
 
     def on_result(self, line: Message) -> Iterable[AgentEvent]:
         """The end of a turn, mostly the last; further turns follow where background tasks were started."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tempfile
@@ -14,6 +13,7 @@ import attrs
 
 from .. import errors
 from ..classify import classify_error
+from ..mcp.render import Servers, check_distinct, inline_toml
 from ..types import (
     AgentErrorEvent,
     AgentEvent,
@@ -27,11 +27,11 @@ from ..types import (
     PermissionDenial,
     PromptSyntax,
 )
-from . import codex_stderr
+from . import codex_mcp, codex_stderr
 from .base import DEFAULT_TIMEOUT
 from .codex_items import TOOL_ITEMS, ToolItem, Utterance, denial_reason, todo_output
 from .codex_rollout import ThreadRecord, read_record, usage_of
-from .dialect import DialectRuntime, Message, items, mapping, text
+from .dialect import DialectRuntime, McpConfigMode, Message, check_mcp_config, items, mapping, text
 from .resources import RunResources
 
 # Codex takes any other id for a thread's name and, finding none, quietly starts a new thread.
@@ -39,6 +39,7 @@ THREAD_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECA
 
 # A retry that Codex makes by itself. Every other `error` line is followed by the turn's failure.
 RETRY_PREFIX = "Reconnecting..."
+RETRY_WORD = RETRY_PREFIX.encode()
 RETRY_LINE = re.compile(rb'\{"type":"error","message":"Reconnecting\.\.\.')
 
 # `-s` is an option of `exec`, not of `resume`, and a resumed thread does not remember it.
@@ -80,6 +81,7 @@ class CodexCliRuntime(DialectRuntime):
         prompt_syntax: as in AgentExecuteParams; `codex exec` knows no syntax in prompts, so both mean the same.
         wait_for_network: whether Codex keeps trying while the server cannot be reached, until the timeout ends it (its
             own way); if not, such a run fails after its few retries, with the cause.
+        mcp_config: "inject" (no file of the user's is touched) or "merge-restore" (config.toml is borrowed).
         options: as in CLIRuntimeBase (`tool_timeout`, `linger`, `max_pending_bytes`, `max_line_bytes`).
     """
 
@@ -104,9 +106,12 @@ class CodexCliRuntime(DialectRuntime):
         timeout: float | None = DEFAULT_TIMEOUT,
         prompt_syntax: PromptSyntax = "text",
         wait_for_network: bool = True,
+        mcp_config: McpConfigMode = "inject",
         **options: Any,
     ) -> None:
+        check_mcp_config(mcp_config)
         super().__init__(command, timeout, **options)
+        self.mcp_config = mcp_config
         self.prompt_syntax = prompt_syntax
         self.wait_for_network = wait_for_network
 
@@ -115,6 +120,9 @@ class CodexCliRuntime(DialectRuntime):
         self._record = ThreadRecord(AgentUsage())  # Of a new thread: nothing has been used.
         self._wanted_instructions: str | None = None
         self._images: list[str] = []
+        self._mcp_args: list[str] = []
+        self._servers: Servers = {}
+        self._failed_servers: set[str] = set()
         self._in_wrong_thread = False
         self._utterances: dict[str, Utterance] = {}
         self._last_said: dict[str, str] = {}  # Item type -> the last whole text since the model was last asked.
@@ -128,12 +136,27 @@ class CodexCliRuntime(DialectRuntime):
 
     def check_params(self, params: AgentExecuteParams) -> None:
         """Raises ValueError for an image that cannot be shown: Codex would only tell the model, and go on."""
+        codex_mcp.check_names(params.mcp_servers)
+        check_distinct(params.mcp_servers)
         for index, image in enumerate(params.images):
             _check_image(f"images[{index}]", image)
 
     def enter_run(self, params: AgentExecuteParams, resources: RunResources) -> None:
-        """Look up the thread that is to be resumed, and make the images' paths safe."""
+        """Look up the thread that is to be resumed, make the images' paths safe, and bring the MCP servers in."""
         self._images = _safe_image_paths(params, resources)
+        self._find_thread(params)
+        self._servers = {
+            name: server for name, server in params.mcp_servers.items() if name not in self._failed_servers
+        }
+        self._mcp_args = []
+        if self._servers:
+            borrow = self.mcp_config == "merge-restore"
+            home = _codex_home(params)
+            self._mcp_args = codex_mcp.inject(
+                self._servers, home, resources, borrow_config=borrow, extra_args=params.extra_args
+            )
+
+    def _find_thread(self, params: AgentExecuteParams) -> None:
         if params.session_id is None:
             return
         if not THREAD_ID.fullmatch(params.session_id):
@@ -150,7 +173,7 @@ class CodexCliRuntime(DialectRuntime):
             args.append(f"--model={params.model}")
         args += SANDBOX_ARGS[params.permission_mode]
         args += [f"--config={override}" for override in self._config_overrides(params)]
-        args += [f"--image={path}" for path in self._images]
+        args += [*self._mcp_args, *(f"--image={path}" for path in self._images)]
         if params.session_id is not None:
             return [*args, "resume", "--", params.session_id.lower(), "-"]
         return [*args, "--", "-"]
@@ -158,7 +181,7 @@ class CodexCliRuntime(DialectRuntime):
     def _config_overrides(self, params: AgentExecuteParams) -> Iterator[str]:
         """Settings for this run, on top of the user's files. Never a secret: other users can read arguments."""
         if params.system_prompt is not None:
-            yield f"developer_instructions={toml_string(params.system_prompt)}"
+            yield f"developer_instructions={inline_toml(params.system_prompt)}"
         if not self.wait_for_network:
             yield "features.unbounded_connection_retries=false"
 
@@ -174,6 +197,8 @@ class CodexCliRuntime(DialectRuntime):
 
     def is_life(self, chunk: bytes) -> bool:
         """Retries alone are silence: without network Codex prints one a minute, for ever."""
+        if RETRY_WORD not in chunk:
+            return True
         lines = [line for line in chunk.split(b"\n") if line.strip()]
         return not lines or not all(RETRY_LINE.match(line) for line in lines)
 
@@ -319,6 +344,15 @@ class CodexCliRuntime(DialectRuntime):
                 self.outcome.permission_denials.append(PermissionDenial(refusal.tool, refusal.reason))
             yield AgentErrorEvent(f"a tool call was not made: {refusal.reason}", errors.CLI_WARNING)
 
+    def remedy(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
+        """A server that does not start ends Codex, which would otherwise not wait for any: start again without it."""
+        failed = codex_mcp.failed_servers(stderr, self._servers)
+        if not failed:
+            return None
+        self._failed_servers |= set(failed)
+        reasons = "; ".join(f"{reason:.300}" for reason in failed.values())
+        return AgentErrorEvent(f"MCP server could not be used: {reasons}", errors.MCP_SERVER_FAILED)
+
     def explain_exit(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
         """Codex tells of a bad command line, configuration or thread on stderr alone."""
         if exit_code is None or exit_code <= 0:
@@ -333,11 +367,6 @@ class CodexCliRuntime(DialectRuntime):
 
     def enrich_result(self, result: AgentRunResult) -> AgentRunResult:
         return attrs.evolve(result, stderr=codex_stderr.without_excerpt(result.stderr))
-
-
-def toml_string(value: str) -> str:
-    """A TOML basic string. JSON's escapes are TOML's, except that TOML wants DEL escaped and no surrogate pairs."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _codex_home(params: AgentExecuteParams) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 from ..ndjson import parse_line
 from ..types import AgentEvent
@@ -15,6 +15,7 @@ from .engine import Extracted, LineExtractor
 logger = logging.getLogger(__name__)
 
 Message = dict[str, Any]
+McpConfigMode = Literal["inject", "merge-restore"]
 
 
 class DialectRuntime(CLIRuntimeBase):
@@ -53,6 +54,12 @@ class DialectRuntime(CLIRuntimeBase):
             return handler(message)  # type: ignore[no-any-return]
 
         return extract
+
+
+def check_mcp_config(mode: str) -> None:
+    """Raise ValueError for a way of MCP injection that does not exist."""
+    if mode not in get_args(McpConfigMode):
+        raise ValueError(f"mcp_config must be one of {', '.join(map(repr, get_args(McpConfigMode)))}, not {mode!r}")
 
 
 # --- fields of lines that another program wrote: each may be missing, null or of another type ------------------

@@ -25,7 +25,8 @@ from remoteclaw_sync import (
     create_cli_runtime,
     errors,
 )
-from remoteclaw_sync.runtimes.codex import OUTER_RUN_VARIABLES, UNFINISHED, toml_string
+from remoteclaw_sync.mcp.render import inline_toml
+from remoteclaw_sync.runtimes.codex import OUTER_RUN_VARIABLES, UNFINISHED
 from remoteclaw_sync.runtimes.codex_rollout import ThreadRecord, read_record
 from remoteclaw_sync.runtimes.codex_stderr import last_words
 from tests.fakes import done, fake_command, finished
@@ -666,7 +667,7 @@ def test_not_waiting_for_the_network_is_a_setting_of_codex() -> None:
     "value", ['say "hi"', "back\\slash", "a\nb\r\n\tc", "\x7f\x01\x1b", "👩‍💻 é ' = [x]", "${HOME}"]
 )
 def test_a_system_prompt_survives_toml(value: str) -> None:
-    assert tomllib.loads(f"key = {toml_string(value)}") == {"key": value}
+    assert tomllib.loads(f"key = {inline_toml(value)}") == {"key": value}
 
 
 def test_the_prompt_is_written_as_it_is_and_a_byte_order_mark_twice() -> None:
