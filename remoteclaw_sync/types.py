@@ -178,7 +178,8 @@ class AgentExecuteParams(Value):
 
 @attrs.frozen
 class AgentUsage(Value):
-    """Tokens of one run. Input does not include what was read from or written to a cache."""
+    """Tokens of one run, by the CLI's own count: what Gemini and Codex call input includes what was read from a
+    cache, what Claude and OpenCode call input does not."""
 
     input_tokens: int = 0
     output_tokens: int = 0

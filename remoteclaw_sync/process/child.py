@@ -35,7 +35,12 @@ logger = logging.getLogger(__name__)
 TERM_GRACE = 1.5  # From SIGTERM to SIGKILL: the CLIs take 0.03-0.6 s to act on it.
 KILL_PATIENCE = 5.0  # From SIGKILL to giving up on a process that the kernel does not let go (hung disk).
 CLOSE_PATIENCE = TERM_GRACE + KILL_PATIENCE + 3.0  # How long close() waits for the supervisor at the most.
-GUARD_DELAY = 0.25  # A guard process costs a millisecond: runs shorter than this go without.
+LINGER_LIMIT = 5  # So many linger times at the most for a CLI that chatters on after its last word.
+# CPython does not notice a signal (Ctrl-C) that comes just before the main thread waits for a lock until it has it.
+SIGNAL_PATIENCE = 1.0
+LONGEST_SLEEP = 86_400.0  # poll() takes no more than 24 days.
+GUARD_DELAY = 0.003  # A guard process costs a millisecond of CPU: a run that is over sooner goes without.
+WATCHDOG_DELAY = 0.25  # A timer is a thread: likewise, unless a clock runs out sooner.
 TAIL_BYTES = 65_536  # How much of the diagnostics stream is kept.
 # In what the consumer has not read yet, these mean that a tool may be running. The quotes matter: every line of
 # Claude's has a "parent_tool_use_id".
@@ -96,6 +101,7 @@ class ChildProcess:
         self._queue: queue.Queue[bytes | None] = queue.Queue()  # Unbounded: bounded in bytes by _pending().
         self._bytes_in = 0  # Written by the supervisor alone.
         self._bytes_out = 0  # Written by the consumer alone.
+        self._bytes_at_end: int | None = None
         self._chunk_in_hand = b""
         self._paused = False
         self._tail = Tail()
@@ -106,8 +112,8 @@ class ChildProcess:
         self._listener: AbortListener | None = None
         self._started_at = self._last_life = time.monotonic()
         self._exit_expected_at: float | None = None
+        self._last_word_at: float | None = None
         self._watchdog = Watchdog(self._look_at_clocks)
-        self._guarded = False
         self.tools_outstanding = False
         self.failure: SpawnFailure | None = None
         self.exit_code: int | None = None
@@ -120,19 +126,21 @@ class ChildProcess:
         registry.add(self)
         self._thread = thread
         signal = self._launch.abort_signal
-        if signal is not None:
-            self._listener = AbortListener(signal, self._on_abort)
-            self._listener.attach()
         try:
+            if signal is not None:
+                self._listener = AbortListener(signal, self._on_abort)
+                self._listener.attach()
             thread.start()
         except RuntimeError as error:
             self._thread = None
+            if self._listener is not None:
+                self._listener.detach()
             self._end_without_child(SpawnFailure(errors.SPAWN_FAILED, f"cannot start a thread: {error}"))
 
     def next_chunk(self) -> bytes | None:
         """The next bytes of the events stream, or None when the child is gone and all has been read. Blocks."""
         self._chunk_in_hand = b""
-        chunk = self._queue.get()
+        chunk = self._take()
         if chunk is None:
             self.ending.claim(EndReason.EXITED)
             return None
@@ -142,10 +150,33 @@ class ChildProcess:
             self._backend.wake()
         return chunk
 
+    def _take(self) -> bytes | None:
+        if threading.current_thread() is not threading.main_thread():
+            return self._queue.get()
+        while True:
+            try:
+                return self._queue.get(timeout=SIGNAL_PATIENCE)
+            except queue.Empty:
+                pass
+
+    @property
+    def heard_in_time(self) -> bool:
+        """Whether the chunk in hand came before the child was told to end: a CLI may finish its turn on SIGTERM."""
+        return self._bytes_at_end is None or self._bytes_out <= self._bytes_at_end
+
     def expect_exit(self, expected: bool) -> None:
-        """The CLI has said its last word (or has not, after all): it may stay for the linger time only."""
-        self._exit_expected_at = time.monotonic() + self._launch.linger if expected else None
-        if expected:
+        """The CLI has said its last word (or has not, after all): it may stay for the linger time only.
+
+        Said anew after each chunk; until then, what has come meanwhile may be the beginning of another turn.
+        """
+        if not expected:
+            self._last_word_at = self._exit_expected_at = None
+        elif self._queue.empty():
+            now = time.monotonic()
+            if self._last_word_at is None:
+                self._last_word_at = now
+            limit = self._last_word_at + LINGER_LIMIT * self._launch.linger
+            self._exit_expected_at = min(now + self._launch.linger, limit)
             self._backend.wake()
 
     # --- for anyone -----------------------------------------------------------------------------------------
@@ -163,6 +194,8 @@ class ChildProcess:
     def request_end(self, reason: EndReason) -> None:
         """Have the child's tree ended for this reason, unless there is another already. Does not block."""
         if os.getpid() == self._owner:
+            if self.ending.reason is None:
+                self._bytes_at_end = self._bytes_in
             self.ending.claim(reason)
             self._backend.wake()
 
@@ -188,7 +221,11 @@ class ChildProcess:
         self.request_end(EndReason.ABORTED)
 
     def forget_after_fork(self) -> None:
-        """In a forked copy of the host."""
+        """In a forked copy of the host, where nobody would ever fill the queue: here the run is over."""
+        self._queue = queue.Queue()
+        self._queue.put(None)
+        self.ending = EndLatch()
+        self.ending.claim(EndReason.CLOSED)
         self._backend.forget_after_fork()
         for loan in self._loans:
             loan.forget_after_fork()
@@ -206,24 +243,30 @@ class ChildProcess:
             if self.pid is not None:
                 self._backend.kill()
         finally:
-            self._watchdog.cancel()
             try:
-                self.exit_code = self._backend.finish(drain=not self.ending.backlog_unwanted)
-            except Exception:
-                logger.exception("cleaning up after child %s failed", self.pid)
-            self._give_back()
-            if self._observer is not None:
-                reason = self.ending.reason or EndReason.EXITED
-                self._observer.ended(reason, self.exit_code, self.diagnostics, self.failure)
-            registry.discard(self)
-            self._queue.put(None)
-            self._finished.set()
+                self._clean_up()
+            finally:
+                registry.discard(self)
+                self._queue.put(None)
+                self._finished.set()
+
+    def _clean_up(self) -> None:
+        self._watchdog.cancel()
+        try:
+            self.exit_code = self._backend.finish(drain=not self.ending.backlog_unwanted)
+        except Exception:
+            logger.exception("cleaning up after child %s failed", self.pid)
+        self._give_back()
+        if self._observer is not None:
+            reason = self.ending.reason or EndReason.EXITED
+            self._observer.ended(reason, self.exit_code, self.diagnostics, self.failure)
 
     def _spawn_and_look_after(self) -> None:
         if self._must_end():
             return
         self._backend.spawn()
         self._last_life = time.monotonic()
+        guard_at: float | None = self._last_life + GUARD_DELAY
         first_look_at: float | None = self._last_life + self._first_look()
         ending_since: float | None = None
         killed = False
@@ -242,26 +285,29 @@ class ChildProcess:
                     self._backend.kill()
             self._apply_back_pressure()
             now = time.monotonic()
+            if guard_at is not None and now >= guard_at:
+                guard_at = None
+                self._backend.start_guard()
             if first_look_at is not None and now >= first_look_at:
-                # Not sooner: a Timer is a thread, and costs a short run 0.2 ms.
                 first_look_at = None
                 self._watchdog.start(self._look_at_clocks())
-            due = self._next_due(ending_since, killed, first_look_at)
-            self._backend.wait(None if due is None else max(due - now, 0.0))
+            due = self._next_due(ending_since, killed, guard_at, first_look_at)
+            self._backend.wait(None if due is None else min(max(due - now, 0.0), LONGEST_SLEEP))
 
     def _must_end(self) -> bool:
+        now = time.monotonic()
         if self._backend.events_ended and self._exit_expected_at is None:
-            self.expect_exit(True)  # With its stream closed it cannot say any more.
+            self._exit_expected_at = now + self._launch.linger  # With its stream closed it cannot say any more.
         expected = self._exit_expected_at
-        if expected is not None and time.monotonic() >= expected:
+        if expected is not None and now >= expected:
             self.ending.claim(EndReason.LINGERED)
         return self.ending.reason is not None
 
-    def _next_due(self, ending_since: float | None, killed: bool, first_look_at: float | None) -> float | None:
+    def _next_due(self, ending_since: float | None, killed: bool, *others: float | None) -> float | None:
         """When the supervisor has to act even if nothing happens."""
         if ending_since is not None:
             return ending_since + TERM_GRACE + (KILL_PATIENCE if killed else 0.0)
-        dues = [due for due in (self._exit_expected_at, first_look_at) if due is not None]
+        dues = [due for due in (self._exit_expected_at, *others) if due is not None]
         return min(dues, default=None)
 
     def _apply_back_pressure(self) -> None:
@@ -275,11 +321,9 @@ class ChildProcess:
             self._backend.resume_reading()
 
     def _on_events(self, chunk: bytes) -> None:
-        is_life = self._launch.is_life
-        if is_life is None or is_life(chunk):
+        if self._is_life(chunk):
             self._last_life = time.monotonic()
-            if self._exit_expected_at is not None:
-                self._exit_expected_at = self._last_life + self._launch.linger
+        self._exit_expected_at = None  # The consumer says so again if that was not the beginning of another turn.
         self._bytes_in += len(chunk)
         self._queue.put(chunk)
         if self._observer is not None:
@@ -289,6 +333,14 @@ class ChildProcess:
             if loan.is_over(chunk):
                 self._give_back()
                 break
+
+    def _is_life(self, chunk: bytes) -> bool:
+        is_life = self._launch.is_life
+        try:
+            return is_life is None or is_life(chunk)
+        except Exception as error:  # noqa: BLE001 - a hook's mistake must not end the thread that reads
+            logger.warning("is_life raised %s", type(error).__name__)
+            return True
 
     def _give_back(self) -> None:
         loans, self._loans = self._loans, ()
@@ -311,18 +363,13 @@ class ChildProcess:
     # --- the timer's thread ---------------------------------------------------------------------------------
 
     def _first_look(self) -> float:
-        limits = (GUARD_DELAY, self._launch.timeout, self._launch.deadline)
+        limits = (WATCHDOG_DELAY, self._launch.timeout, self._launch.deadline)
         return min(limit for limit in limits if limit is not None)
 
     def _look_at_clocks(self) -> float | None:
         """End the child if a clock has run out; else say when to look again."""
         now = time.monotonic()
-        if not self._guarded and now - self._started_at >= GUARD_DELAY:
-            self._guarded = True
-            self._backend.start_guard()
         waits = []
-        if not self._guarded:
-            waits.append(GUARD_DELAY - (now - self._started_at))
         if self._launch.deadline is not None:
             left = self._launch.deadline - (now - self._started_at)
             if left <= 0:

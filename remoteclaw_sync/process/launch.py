@@ -8,6 +8,8 @@ from typing import Literal, Protocol
 
 import attrs
 
+from .ending import EndReason
+
 StreamName = Literal["stdout", "stderr"]
 Sink = Callable[[bytes], None]  # Takes what a stream gave, in the thread that read it.
 
@@ -23,6 +25,16 @@ class Loan(Protocol):
 
     def forget_after_fork(self) -> None:
         """In a forked copy of the host: it is the original's to return."""
+
+
+class Observer(Protocol):
+    """Is told what a child says and how it ends, in the supervisor's thread. Must be quick and must not raise."""
+
+    def said(self, chunk: bytes) -> None:
+        """These bytes came on the events stream."""
+
+    def ended(self, reason: EndReason, exit_code: int | None, diagnostics: str, failure: SpawnFailure | None) -> None:
+        """The child is gone, or never came to be."""
 
 
 @attrs.frozen(kw_only=True)
@@ -44,6 +56,7 @@ class Launch:
     is_life: Callable[[bytes], bool] | None = None
     abort_signal: threading.Event | None = None
     loans: tuple[Loan, ...] = ()
+    observer: Observer | None = None
 
 
 @attrs.frozen

@@ -94,12 +94,14 @@ class PortableBackend:
             self._events(chunk)
             self.wake()
             self._may_read.wait()
+        stream.close()
         self.events_ended = True
         self.wake()
 
     def _read_diagnostics(self, stream: IO[bytes]) -> None:
         while chunk := _read(stream):
             self._diagnostics(chunk)
+        stream.close()
 
     def _write_stdin(self, stream: IO[bytes]) -> None:
         try:
@@ -135,17 +137,7 @@ class PortableBackend:
         self._may_read.set()
         for thread in self._readers:
             thread.join(JOIN_SECONDS)
-        for thread, stream in zip(self._readers, self._streams_read(), strict=True):
-            if not thread.is_alive():
-                stream.close()
         return self._process.returncode
-
-    def _streams_read(self) -> tuple[IO[bytes], IO[bytes]]:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        out, err = self._process.stdout, self._process.stderr
-        return (out, err) if self._launch.events_on == "stdout" else (err, out)
 
     def forget_after_fork(self) -> None:
         """Nothing forks here."""

@@ -25,22 +25,26 @@ logger = logging.getLogger(__name__)
 READ_SIZE = 65_536  # What a pipe gives at most by default; larger buffers cost more to allocate than they save.
 PIPE_SIZE = 1_048_576  # The largest an ordinary user may ask for. CLIs exit without flushing a full pipe.
 GONE_SECONDS = 0.2  # How long a leftover may take to act on SIGTERM before SIGKILL.
-DRAIN_SECONDS = 1.0  # After the exit everything the CLI wrote is in the pipe; only a stranger could write on.
-SHORT_RUN_NUMBERS = 500  # A run that saw more processes born than this is not one of a quarter of a second.
+KILL_SECONDS = 1.0  # How long the kernel may take to end what was sent SIGKILL, or a thread of ours to notice.
+SHORT_RUN_SECONDS = 0.1
+SHORT_RUN_NUMBERS = 500  # A run that saw more processes born than this was not a short one.
 SWEEP_ROUNDS = 5  # A leftover may fork while it is looked for.
 CAN_SWEEP = os.path.exists("/proc/self/environ") and hasattr(os, "pidfd_open")
 GUARD_SHELL = "/bin/sh"
 
-# Reads one line from the host. A line means the run ended in order; end of file means the host is dead.
-# $1 is the process group, $2 the marker variable. Survivors of the group's SIGTERM are found as sweep() does.
+# Its stdin is a pipe that only the host holds and nobody writes to: at its end the host is dead.
+# $1 is the session (and group) of the child, $2 the marker variable; survivors are found as find_leftovers() does.
 GUARD_SCRIPT = """
-read -r _ && exit 0
-kill -s TERM -- "-$1" 2>/dev/null
+session=$1 marker=$2
+read -r _
+kill -s TERM -- "-$session" 2>/dev/null
 sleep 2
-kill -s KILL -- "-$1" 2>/dev/null
-for environ in /proc/[0-9]*/environ; do
-  if grep -qa "$2=" "$environ" 2>/dev/null; then
-    pid=${environ#/proc/}; kill -s KILL "${pid%/environ}" 2>/dev/null
+kill -s KILL -- "-$session" 2>/dev/null
+for folder in /proc/[0-9]*; do
+  { read -r status < "$folder/stat"; } 2>/dev/null || continue
+  set -- ${status##*) }
+  if [ "$4" = "$session" ] || grep -qa "$marker=" "$folder/environ" 2>/dev/null; then
+    kill -s KILL "${folder#/proc/}" 2>/dev/null
   fi
 done
 """
@@ -64,6 +68,7 @@ class PosixBackend:
         self._wake_lock = threading.RLock()  # Re-entered when the GC closes a run inside wake().
         self._wake_in = self._wake_out = -1
         self._process: subprocess.Popen[bytes] | None = None
+        self._spawned_at = 0.0
         self.pid: int | None = None
         self.exited = False
         self.events_ended = False
@@ -92,6 +97,7 @@ class PosixBackend:
             start_new_session=True,
         )
         self.pid = self._process.pid
+        self._spawned_at = time.monotonic()
         for fd in (stdin_out, stdout_in, stderr_in):
             self._close(fd)
         self._stdin = stdin_in
@@ -146,7 +152,7 @@ class PosixBackend:
 
     def start_guard(self) -> None:
         """Start the process that ends the child's tree when this host dies without a word (SIGKILL)."""
-        if self._guard is not None or self.exited or not os.path.exists(GUARD_SHELL):
+        if not os.path.exists(GUARD_SHELL):
             return
         try:
             guard_out, self._guard_in = self._pipe()
@@ -160,7 +166,7 @@ class PosixBackend:
                 start_new_session=True,
             )
             self._close(guard_out)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: the interpreter is shutting down.
             logger.warning("no guard process for child %s: %s", self.pid, error)
 
     # --- while it runs ------------------------------------------------------------------------------------
@@ -200,14 +206,13 @@ class PosixBackend:
             self._reading = True
             self._poll.register(self._events_fd, select.POLLIN)
 
-    def _read_events(self) -> bool:
+    def _read_events(self) -> None:
         chunk = _read(self._events_fd)
         if chunk:
             self._events(chunk)
         elif chunk is not None:
             self.pause_reading()
             self.events_ended = True
-        return bool(chunk)
 
     def _write_stdin(self) -> None:
         """Write what the pipe takes now; close it when all is written or nobody reads any more."""
@@ -240,15 +245,13 @@ class PosixBackend:
         poll = select.poll()
         poll.register(self._diagnostics_fd, select.POLLIN)
         poll.register(self._wake_out, 0)  # Wake-ups are not for us; the hang-up when it is closed is.
-        stopping = False
-        while True:
-            if not stopping:
-                stopping = any(fd == self._wake_out for fd, _ in poll.poll())
+        while not any(fd == self._wake_out for fd, _ in poll.poll()):
             chunk = _read(self._diagnostics_fd)
             if chunk:
                 self._diagnostics(chunk)
-            elif chunk is not None or stopping:
+            elif chunk is not None:
                 return
+        _drain(self._diagnostics_fd, self._diagnostics)
 
     # --- the end ------------------------------------------------------------------------------------------
 
@@ -277,18 +280,16 @@ class PosixBackend:
         if self.pid is None:
             self._release()
             return None
+        self._dismiss_guard()
         if not self.exited and self._pidfd != -1:  # Killed a moment ago, or cannot be.
-            _wait_until_gone([self._pidfd], DRAIN_SECONDS)
+            _wait_until_gone([self._pidfd], KILL_SECONDS)
         self._end_leftovers()
         if drain and not self.events_ended:
-            deadline = time.monotonic() + DRAIN_SECONDS
-            while self._read_events() and time.monotonic() < deadline:
-                pass
+            _drain(self._events_fd, self._events)
         if self._diagnostics_thread is None:
-            while chunk := _read(self._diagnostics_fd):
-                self._diagnostics(chunk)
+            _drain(self._diagnostics_fd, self._diagnostics)
         exit_code = self._reap()
-        self._dismiss_guard()
+        self._reap_guard()
         self._release()
         return exit_code
 
@@ -296,11 +297,14 @@ class PosixBackend:
         assert self.pid is not None
         if CAN_SWEEP:
             try:
-                end_leftovers(self.pid, self._launch.marker, thorough=self._guard is not None)
+                end_leftovers(self.pid, self._launch.marker, thorough=not self._was_short())
                 return
             except OSError as error:  # Out of file descriptors: the group needs none.
                 logger.warning("cannot look for what child %s left behind: %s", self.pid, error)
         self.kill()
+
+    def _was_short(self) -> bool:
+        return time.monotonic() - self._spawned_at < SHORT_RUN_SECONDS
 
     def _reap(self) -> int | None:
         assert self._process is not None
@@ -320,17 +324,12 @@ class PosixBackend:
         return self._process.returncode
 
     def _dismiss_guard(self) -> None:
-        if self._guard is None:
-            return
-        try:
-            _write(self._guard_in, b"\n")
-        except OSError:
-            pass
-        self._close(self._guard_in)
-        try:
-            self._guard.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:
+        # Killed rather than told: it is dead by the time that the rest of the clean-up is done.
+        if self._guard is not None:
             self._guard.kill()
+
+    def _reap_guard(self) -> None:
+        if self._guard is not None:
             self._guard.wait()
 
     def _release(self) -> None:
@@ -338,7 +337,7 @@ class PosixBackend:
             wake_in, self._wake_in = self._wake_in, -1
         self._close(wake_in)  # Ends the diagnostics thread after its last read.
         if self._diagnostics_thread is not None:
-            self._diagnostics_thread.join(timeout=DRAIN_SECONDS)
+            self._diagnostics_thread.join(timeout=KILL_SECONDS)
             if self._diagnostics_thread.is_alive():
                 self._fds -= {self._diagnostics_fd, self._wake_out}  # Still being read: not ours to close.
         for fd in tuple(self._fds):
@@ -365,13 +364,22 @@ def _read(fd: int) -> bytes | None:
         return b""
 
 
+def _drain(fd: int, sink: Sink) -> None:
+    """Read what a dead process has left in its pipe: no more than that holds, for a stranger may write on."""
+    left = PIPE_SIZE
+    while left > 0 and (chunk := _read(fd)):
+        sink(chunk)
+        left -= len(chunk)
+
+
 def _write(fd: int, data: bytes | memoryview) -> int:
     """os.write() that a host which has restored the default SIGPIPE survives (EPIPE instead)."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
     try:
         return os.write(fd, data)
     except BrokenPipeError:
-        signal.sigtimedwait({signal.SIGPIPE}, 0)  # Takes the pending one away before it is let through.
+        if signal.SIGPIPE in signal.sigpending():
+            signal.sigwait({signal.SIGPIPE})  # Takes it away before it is let through.
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -440,7 +448,7 @@ def end_leftovers(session: int, marker: str, *, thorough: bool = True) -> None:
             _signal_all(pidfds, signal.SIGCONT)
             _wait_until_gone(pidfds, GONE_SECONDS)
             _signal_all(pidfds, signal.SIGKILL)
-            _wait_until_gone(pidfds, DRAIN_SECONDS)
+            _wait_until_gone(pidfds, KILL_SECONDS)
         finally:
             for fd in pidfds:
                 os.close(fd)

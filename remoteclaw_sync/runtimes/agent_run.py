@@ -27,7 +27,7 @@ class RunControl:
 
     @property
     def wanted_end(self) -> EndReason | None:
-        """What was asked for before there was a child."""
+        """What was asked for first, perhaps before there was a child."""
         return self._wanted_end
 
     def attach(self, child: ChildProcess) -> None:
@@ -40,11 +40,11 @@ class RunControl:
     def request_end(self, reason: EndReason) -> None:
         """Have the run ended, from any thread. Does not block."""
         with self._lock:
-            if self._child is not None:
-                self._child.request_end(reason)
-            elif self._wanted_end is None:
+            if self._wanted_end is None:
                 self._wanted_end = reason
                 self.end_wanted.set()
+            if self._child is not None:
+                self._child.request_end(reason)
 
     def close(self) -> None:
         """End the run and wait until nothing of it is left."""
@@ -62,9 +62,11 @@ class AgentRun(Iterator[AgentEvent]):
     def __init__(self, events: Generator[AgentEvent, None, None], control: RunControl) -> None:
         self._events = events
         self._control = control
+        self._inside = threading.Lock()  # A generator that two threads enter raises ValueError.
 
     def __next__(self) -> AgentEvent:
-        return next(self._events)
+        with self._inside:
+            return next(self._events)
 
     def __enter__(self) -> AgentRun:
         return self
@@ -91,7 +93,9 @@ class AgentRun(Iterator[AgentEvent]):
     def close(self) -> None:
         """End the run without another event and wait until its processes are gone (bounded, a second or two)."""
         self._control.close()
-        try:
-            self._events.close()
-        except ValueError:
-            pass  # Another thread is inside the generator; it finds the end by itself.
+        if self._inside.acquire(blocking=False):
+            try:
+                self._events.close()
+            finally:
+                self._inside.release()
+        # Else somebody (this thread, if a signal handler called) is inside the generator and finds the end there.

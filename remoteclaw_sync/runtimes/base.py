@@ -12,9 +12,12 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 from .._values import check_path, check_seconds, check_size, check_text
-from ..errors import AgentRunError
+from ..errors import WORKING_DIRECTORY_NOT_FOUND, AgentRunError, RunSetupError
 from ..ndjson import MAX_LINE_BYTES, parse_line
+from ..process.child import ChildProcess
+from ..process.identity import host_identity
 from ..process.launch import Launch
+from ..record import Recording, as_recording
 from ..types import AgentErrorEvent, AgentEvent, AgentExecuteParams, AgentRunResult
 from .agent_run import AgentRun, RunControl
 from .engine import LineExtractor, drive
@@ -42,6 +45,7 @@ class CLIRuntimeBase(abc.ABC):
         linger: seconds the CLI may stay after its terminal event.
         max_pending_bytes: unread output kept in memory before the CLI is made to wait.
         max_line_bytes: a longer line is skipped and reported.
+        record: write what the CLI says to this file, for `ReplayRuntime` (see record.py).
     """
 
     provider: ClassVar[str | None] = None
@@ -58,6 +62,7 @@ class CLIRuntimeBase(abc.ABC):
         linger: float = DEFAULT_LINGER,
         max_pending_bytes: int = MAX_PENDING_BYTES,
         max_line_bytes: int = MAX_LINE_BYTES,
+        record: str | os.PathLike[str] | Recording | None = None,
     ) -> None:
         check_seconds("timeout", timeout)
         check_seconds("tool_timeout", tool_timeout)
@@ -70,6 +75,7 @@ class CLIRuntimeBase(abc.ABC):
         self.linger = linger
         self.max_pending_bytes = max_pending_bytes
         self.max_line_bytes = max_line_bytes
+        self.record = as_recording(record)
         self.outcome = RunOutcome()
 
     # --- the three verbs ------------------------------------------------------------------------------------
@@ -215,11 +221,15 @@ class CLIRuntimeBase(abc.ABC):
 
     def prepare(self, params: AgentExecuteParams, resources: RunResources) -> Launch:
         """Everything that is needed to start the child."""
-        cwd = os.path.abspath(params.working_directory or os.getcwd())
+        try:
+            cwd = os.path.abspath(params.working_directory or os.getcwd())
+        except FileNotFoundError as error:
+            message = "the current directory of this process does not exist any more; give a working_directory"
+            raise RunSetupError(WORKING_DIRECTORY_NOT_FOUND, message) from error
         marker = MARKER_PREFIX + os.urandom(8).hex()
         self.enter_run(params, resources)
         life_is_everything = type(self).is_life is CLIRuntimeBase.is_life
-        return Launch(
+        launch = Launch(
             argv=(*self.command, *self.build_args(params)),
             env=self._environment(params, cwd, marker),
             cwd=cwd,
@@ -235,6 +245,15 @@ class CLIRuntimeBase(abc.ABC):
             abort_signal=params.abort_signal,
             loans=tuple(resources.loans),
         )
+        if self.record is None:
+            return launch
+        recorder = self.record.start(params, launch, self.provider)
+        resources.callback(recorder.close)
+        return attrs.evolve(launch, observer=recorder)
+
+    def new_child(self, launch: Launch) -> ChildProcess:
+        """The child itself. A runtime that has none to start gives one that acts as if."""
+        return ChildProcess(launch)
 
     def _environment(self, params: AgentExecuteParams, cwd: str, marker: str) -> dict[str, str]:
         # PWD, because OpenCode believes it rather than the real working directory. The marker's name is unique, so
@@ -245,7 +264,7 @@ class CLIRuntimeBase(abc.ABC):
                 env.pop(name, None)
             else:
                 env[name] = value
-        env[marker] = "1"
+        env[marker] = host_identity()
         return env
 
 

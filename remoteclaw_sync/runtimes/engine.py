@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable
-from typing import TYPE_CHECKING, cast, get_args
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import attrs
 
@@ -18,7 +18,7 @@ from .. import errors
 from ..ndjson import LineFramer
 from ..process.child import ChildProcess
 from ..process.ending import EndReason
-from ..process.launch import Launch, SpawnFailure
+from ..process.launch import SpawnFailure
 from ..redaction import Redactor, secret_values
 from ..types import (
     AgentDoneEvent,
@@ -41,7 +41,8 @@ logger = logging.getLogger(__name__)
 
 Extracted = AgentEvent | Iterable[AgentEvent] | None
 LineExtractor = Callable[[str], Extracted]
-EVENT_CLASSES = get_args(AgentEvent)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Tally:
@@ -55,12 +56,15 @@ class Tally:
         self.tools_open: set[str] = set()
         self.tools_used = False
         self.restarted = False
+        self.finished = False
+        self.finished_in_time = False
 
     def error(self, event: AgentErrorEvent) -> AgentErrorEvent:
         """Note an error that is about to be yielded, without the secrets it may quote."""
-        message = self.redact(event.message)
-        if message != event.message:
-            event = attrs.evolve(event, message=message)
+        message = self.redact(str(event.message))
+        code = None if event.code is None else str(event.code)  # A hook may pass on what the CLI gave it: null, 429.
+        if message != event.message or code != event.code:
+            event = attrs.evolve(event, message=message, code=code)
         self.errors.append(event)
         return event
 
@@ -101,19 +105,20 @@ def _attempt(
     """Start the CLI, pass on what it says, and clean up after it."""
     due = None if params.deadline is None else tally.started_at + params.deadline
     with RunResources(control.end_wanted, params.abort_signal, due) as resources:
-        launch, failure = _prepare(runtime, params, control, resources)
-        if launch is None:
+        child, failure = _prepare(runtime, params, control, resources)
+        if child is None:
             return None, failure
-        child = ChildProcess(launch)
         # Entered last, left first: files are given back when the CLI is gone.
-        resources.callback(control.close)
+        resources.callback(child.close)
         control.attach(child)
         child.start()
         yield from _talk(runtime, child, tally)
         child.close()
         resources.close()
+        if resources.failure is not None:
+            yield tally.error(AgentErrorEvent(resources.failure, errors.CLI_WARNING))
         logger.debug("child %s: %s, exit code %s", child.pid, child.ending.reason, child.exit_code)
-        for warning in _warnings(runtime, child):
+        for warning in () if child.ending.backlog_unwanted else _warnings(runtime, child):
             yield tally.error(warning)
         return child, child.failure
 
@@ -123,18 +128,24 @@ def _remedy(runtime: CLIRuntimeBase, tally: Tally, child: ChildProcess | None) -
     untouched = not tally.answered and not tally.restarted and runtime.outcome.terminal is None
     if child is None or not untouched or child.ending.reason is not EndReason.EXITED or child.exit_code == 0:
         return None
-    warning = runtime.remedy(child.exit_code, tally.redact(child.diagnostics))
+    warning = _ask(runtime.remedy, child.exit_code, tally.redact(child.diagnostics))
     if warning is not None:
         tally.restarted = True
     return warning
 
 
 def _warnings(runtime: CLIRuntimeBase, child: ChildProcess) -> Iterable[AgentErrorEvent]:
+    return _ask(lambda stderr: tuple(runtime.warnings_in(stderr)), child.diagnostics) or ()
+
+
+def _ask(hook: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """What a hook says about a run that has ended; None if it raises, for `done` must come whatever happens."""
     try:
-        return tuple(runtime.warnings_in(child.diagnostics))
-    except Exception:
-        logger.exception("warnings_in of %s failed", type(runtime).__name__)
-        return ()
+        return hook(*args, **kwargs)
+    except Exception as error:
+        # Not the exception itself: its message may quote a value of the environment.
+        logger.error("%s raised %s", hook.__qualname__, type(error).__name__)
+        return None
 
 
 def _redactor(params: AgentExecuteParams) -> Redactor:
@@ -146,9 +157,9 @@ def _redactor(params: AgentExecuteParams) -> Redactor:
 
 def _prepare(
     runtime: CLIRuntimeBase, params: AgentExecuteParams, control: RunControl, resources: RunResources
-) -> tuple[Launch | None, SpawnFailure | None]:
+) -> tuple[ChildProcess | None, SpawnFailure | None]:
     try:
-        return runtime.prepare(params, resources), None
+        return runtime.new_child(runtime.prepare(params, resources)), None
     except GivenUp as given_up:
         control.request_end(given_up.reason)
         return None, None
@@ -177,18 +188,17 @@ def _talk(runtime: CLIRuntimeBase, child: ChildProcess, tally: Tally) -> Generat
         if ending.backlog_unwanted:
             return
         for line in lines:
+            events: list[AgentEvent] = []
             try:
                 extracted = extract(line)
                 if extracted is None:
                     continue
-                events = _as_events(extracted)
+                _collect(extracted, events)
             except Exception as error:
-                logger.warning("extract_event of %s raised %s", type(runtime).__name__, type(error).__name__)
-                message = f"extract_event raised {type(error).__name__}: {error}"
-                events = (AgentErrorEvent(message, errors.EXTRACT_EVENT_FAILED),)
+                events.append(_hook_failure(runtime, error))
             for event in events:
-                if type(event) is AgentTextEvent:
-                    append_text(event.text)
+                if type(event) is AgentTextEvent and type(text := event.text) is str:
+                    append_text(text)
                     yield event
                 elif (noted := note(event)) is not None:
                     yield noted
@@ -199,18 +209,46 @@ def _talk(runtime: CLIRuntimeBase, child: ChildProcess, tally: Tally) -> Generat
             message = f"skipped a line of over {runtime.max_line_bytes} bytes (max_line_bytes)"
             yield tally.error(AgentErrorEvent(message, errors.LINE_TOO_LONG))
         finished = runtime.outcome.terminal is not None
+        if finished and not tally.finished:
+            tally.finished_in_time = child.heard_in_time
+        tally.finished = finished
         if finished or exit_expected:
             exit_expected = finished
             child.expect_exit(finished)
 
 
-def _as_events(extracted: AgentEvent | Iterable[AgentEvent]) -> tuple[AgentEvent, ...]:
-    return (extracted,) if isinstance(extracted, EVENT_CLASSES) else tuple(cast("Iterable[AgentEvent]", extracted))
+def _collect(extracted: AgentEvent | Iterable[AgentEvent], events: list[AgentEvent]) -> None:
+    """Add them one by one: those that come before an exception are kept."""
+    if isinstance(extracted, AgentEvent):
+        events.append(extracted)
+        return
+    if isinstance(extracted, str | bytes | Mapping):
+        raise TypeError(f"a {type(extracted).__name__} is not an event")
+    for event in extracted:
+        if not isinstance(event, AgentEvent):
+            raise TypeError(f"a {type(event).__name__} is not an event")
+        events.append(event)
+
+
+def _hook_failure(runtime: CLIRuntimeBase, error: Exception) -> AgentErrorEvent:
+    logger.warning("extract_event of %s raised %s", type(runtime).__name__, type(error).__name__)
+    return AgentErrorEvent(f"extract_event raised {type(error).__name__}: {error}", errors.EXTRACT_EVENT_FAILED)
 
 
 def _note(runtime: CLIRuntimeBase, child: ChildProcess, tally: Tally, event: AgentEvent) -> AgentEvent | None:
     """Keep what the run's end needs to know of an event; None if the consumer is not to see it."""
-    if isinstance(event, AgentToolUseEvent):
+    try:
+        return _take_note(runtime, child, tally, event)
+    except Exception as error:  # noqa: BLE001 - a field of a wrong type
+        return tally.error(_hook_failure(runtime, error))
+
+
+def _take_note(runtime: CLIRuntimeBase, child: ChildProcess, tally: Tally, event: AgentEvent) -> AgentEvent | None:
+    if isinstance(event, AgentTextEvent):
+        if not isinstance(event.text, str):
+            raise TypeError(f"text must be a str, not {type(event.text).__name__}")
+        tally.text_parts.append(event.text)
+    elif isinstance(event, AgentToolUseEvent):
         tally.tools_used = True
         tally.tools_open.add(event.tool_id)
         child.tools_outstanding = True
@@ -246,6 +284,7 @@ def _end(
             exit_code=exit_code,
             diagnostics=diagnostics,
             outcome=runtime.outcome,
+            finished_in_time=tally.finished_in_time,
             answered=tally.answered,
             expects_terminal=runtime.expects_terminal_event,
             errors_seen=tuple(tally.errors),
@@ -273,11 +312,8 @@ def _explained_exit(
 ) -> AgentErrorEvent | None:
     if child is None or child.failure is not None:
         return None
-    try:
-        return runtime.explain_exit(exit_code, diagnostics)
-    except Exception:
-        logger.exception("explain_exit of %s failed", type(runtime).__name__)
-        return None
+    explained = _ask(runtime.explain_exit, exit_code, diagnostics)
+    return explained if isinstance(explained, AgentErrorEvent) else None
 
 
 def _result(
@@ -304,8 +340,5 @@ def _result(
         exit_code=child.exit_code if child else None,
         stderr=tally.redact(child.diagnostics) if child else "",
     )
-    try:
-        return runtime.enrich_result(result)
-    except Exception:
-        logger.exception("enrich_result of %s failed", type(runtime).__name__)
-        return result
+    enriched = _ask(runtime.enrich_result, result)
+    return enriched if isinstance(enriched, AgentRunResult) else result

@@ -15,11 +15,6 @@ from ..types import AgentErrorEvent, AgentUsage, PermissionDenial
 
 STDERR_IN_MESSAGE = 2_000  # Characters of the stderr tail that an error message quotes.
 
-# Errors that a run survives: they explain neither a failing exit nor a missing answer.
-SURVIVABLE = frozenset(
-    {errors.LINE_TOO_LONG, errors.EXTRACT_EVENT_FAILED, errors.MCP_SERVER_FAILED, errors.CLI_WARNING}
-)
-
 SPAWN_SUBTYPES = {
     errors.CLI_NOT_FOUND: "cli_missing",
     errors.CLI_NOT_EXECUTABLE: "cli_missing",
@@ -71,6 +66,7 @@ class Evidence:
     exit_code: int | None
     diagnostics: str
     outcome: RunOutcome
+    finished_in_time: bool  # The CLI's last word came before it was told to end.
     answered: bool
     expects_terminal: bool
     errors_seen: tuple[AgentErrorEvent, ...]
@@ -97,13 +93,14 @@ def judge(evidence: Evidence) -> Verdict:
         return Verdict(AgentErrorEvent("the run was aborted", errors.ABORTED), "aborted")
     if reason is EndReason.CLOSED:
         return Verdict(None, "aborted")
-    if evidence.outcome.terminal is None:
+    if evidence.outcome.terminal is None or not evidence.finished_in_time:
         if reason is EndReason.WATCHDOG:
             message = f"{evidence.program} was silent for too long (timeout {_seconds(evidence.timeout)})"
             return Verdict(AgentErrorEvent(message, errors.WATCHDOG_TIMEOUT), "timeout")
         if reason is EndReason.DEADLINE:
             message = f"the run did not end within its deadline ({_seconds(evidence.deadline)})"
             return Verdict(AgentErrorEvent(message, errors.DEADLINE_EXCEEDED), "timeout")
+    if evidence.outcome.terminal is None:
         return _judge_exit(evidence)
     if evidence.outcome.terminal == "failure":
         return _judge_reported_failure(evidence)
@@ -138,7 +135,7 @@ def _judge_exit(evidence: Evidence) -> Verdict:
 
 def _reported_cause(evidence: Evidence) -> AgentErrorEvent | None:
     """The last error the CLI told of that it may have died from."""
-    fatal = [error for error in evidence.errors_seen if error.code not in SURVIVABLE]
+    fatal = [error for error in evidence.errors_seen if error.code not in errors.SURVIVABLE]
     return fatal[-1] if fatal else None
 
 

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import threading
 import time
+from types import TracebackType
 
 from ..process.ending import EndReason
 from ..process.launch import Loan
+
+logger = logging.getLogger(__name__)
+
+# Kept, for the `finally` of a context manager runs when it is collected.
+_left_to_the_original: list[contextlib.ExitStack[None]] = []
 
 
 class GivenUp(Exception):
@@ -18,7 +26,7 @@ class GivenUp(Exception):
         self.reason = reason
 
 
-class RunResources(contextlib.ExitStack):
+class RunResources(contextlib.ExitStack[None]):
     """Unwound when the CLI is gone. `borrow` is for what can be returned sooner."""
 
     def __init__(self, wanted_end: threading.Event, abort_signal: threading.Event | None, due: float | None) -> None:
@@ -26,7 +34,21 @@ class RunResources(contextlib.ExitStack):
         self._wanted_end = wanted_end
         self._abort_signal = abort_signal
         self._due = due
+        self._owner = os.getpid()
         self.loans: list[Loan] = []
+        self.failure: str | None = None  # What could not be cleaned up, in words.
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if os.getpid() != self._owner:
+            _left_to_the_original.append(self)  # A forked copy of the host: the run and its files are the original's.
+            return
+        try:
+            super().__exit__(kind, error, traceback)
+        except Exception as failure:  # noqa: BLE001 - the run has ended, and says so whatever happens here
+            logger.error("cleaning up after a run failed: %s", type(failure).__name__)
+            self.failure = f"cleaning up after the run failed: {type(failure).__name__}: {failure}"
 
     def borrow(self, loan: Loan) -> None:
         """Have this returned as soon as the CLI has no more need of it, and in any case at the end."""
