@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from .classify import classify_error as classify_error
     from .factory import SUPPORTED_PROVIDERS as SUPPORTED_PROVIDERS
     from .factory import create_cli_runtime as create_cli_runtime
+    from .record import Recording as Recording
+    from .replay import ReplayRuntime as ReplayRuntime
     from .runtimes.agent_run import AgentRun as AgentRun
     from .runtimes.base import CLIRuntimeBase as CLIRuntimeBase
     from .runtimes.claude import ClaudeCliRuntime as ClaudeCliRuntime
@@ -57,6 +59,8 @@ _LAZY = {
     "CodexCliRuntime": ".runtimes.codex",
     "GeminiCliRuntime": ".runtimes.gemini",
     "OpenCodeCliRuntime": ".runtimes.opencode",
+    "Recording": ".record",
+    "ReplayRuntime": ".replay",
     "SUPPORTED_PROVIDERS": ".factory",
     "__version__": "._version",
     "classify_error": ".classify",
@@ -89,7 +93,9 @@ __all__ = [
     "McpSideEffects",
     "OpenCodeCliRuntime",
     "PermissionDenial",
+    "Recording",
     "RemoteClawError",
+    "ReplayRuntime",
     "ReplyPayload",
     "SUPPORTED_PROVIDERS",
     "UnknownProviderError",

@@ -18,16 +18,29 @@ RUNTIMES = {
 
 SUPPORTED_PROVIDERS: tuple[str, ...] = tuple(RUNTIMES)
 
+DEMO = "demo"  # No CLI to support, but a runtime as any other.
+
 
 def create_cli_runtime(provider: str, **options: Any) -> CLIRuntimeBase:
     """The runtime for a provider; case and surrounding space do not matter, options go to its constructor.
 
-    Raises UnknownProviderError (a ValueError) that lists the known ones.
+    "demo" is an agent that comes with this package and needs neither a CLI nor an account. Raises
+    UnknownProviderError (a ValueError) that lists the known ones.
     """
     name = provider.strip().lower() if isinstance(provider, str) else ""
-    if name not in RUNTIMES:
-        raise UnknownProviderError(provider, SUPPORTED_PROVIDERS)
-    module_name, class_name = RUNTIMES[name]
-    module = importlib.import_module(f".runtimes.{module_name}", __package__)
-    runtime: CLIRuntimeBase = getattr(module, class_name)(**options)
+    runtime: CLIRuntimeBase = runtime_class(name, provider)(**options)
     return runtime
+
+
+def runtime_class(name: str, asked_for: object = None) -> type[CLIRuntimeBase]:
+    """The class that serves this provider (a name as in SUPPORTED_PROVIDERS, or "demo")."""
+    if name == DEMO:
+        module_name, class_name = ".demo.runtime", "DemoRuntime"
+    elif name in RUNTIMES:
+        module_name, class_name = f".runtimes.{RUNTIMES[name][0]}", RUNTIMES[name][1]
+    else:
+        error = UnknownProviderError(name if asked_for is None and name else asked_for, SUPPORTED_PROVIDERS)
+        error.add_note(f'"{DEMO}" works without a CLI')
+        raise error
+    found: type[CLIRuntimeBase] = getattr(importlib.import_module(module_name, __package__), class_name)
+    return found

@@ -37,7 +37,7 @@ def claude_entries(servers: Servers, protect: Protect) -> dict[str, Any]:
 def _claude_entry(server: McpServerConfig, protect: Protect) -> dict[str, Any]:
     if server.url is not None:
         return {"type": "http", "url": protect(server.url), "headers": _protected(server.headers, protect)}
-    return {"type": "stdio", **_stdio(server, protect)}
+    return {"type": "stdio", **_stdio(server, protect), "env": _protected(server.env, protect)}
 
 
 def gemini_entries(servers: Servers, protect: Protect) -> dict[str, Any]:
@@ -46,19 +46,19 @@ def gemini_entries(servers: Servers, protect: Protect) -> dict[str, Any]:
 
 
 def _gemini_entry(server: McpServerConfig, protect: Protect) -> dict[str, Any]:
+    def protect_twice(value: str) -> str:
+        # Gemini (0.61) expands these once more when it starts the server, by a rule that knows "\\$".
+        return protect(value.replace("$", r"\$"))
+
     trust = {"trust": True} if server.trust else {}
     if server.url is not None:
-        return {"httpUrl": protect(server.url), "headers": _protected(server.headers, protect), **trust}
-    return {**_stdio(server, protect), **trust}
+        return {"httpUrl": protect(server.url), "headers": _protected(server.headers, protect_twice), **trust}
+    return {**_stdio(server, protect), "env": _protected(server.env, protect_twice), **trust}
 
 
 def _stdio(server: McpServerConfig, protect: Protect) -> dict[str, Any]:
     assert server.command is not None
-    return {
-        "command": protect(server.command),
-        "args": [protect(arg) for arg in server.args],
-        "env": _protected(server.env, protect),
-    }
+    return {"command": protect(server.command), "args": [protect(arg) for arg in server.args]}
 
 
 def _protected(values: Mapping[str, str], protect: Protect) -> dict[str, str]:
@@ -76,7 +76,8 @@ def _opencode_entry(server: McpServerConfig, protect: Protect) -> dict[str, Any]
         return {"type": "remote", "url": protect(server.url), "headers": headers, "enabled": True}
     stdio = _stdio(server, protect)
     command = [stdio["command"], *stdio["args"]]
-    return {"type": "local", "command": command, "environment": stdio["env"], "enabled": True}
+    environment = _protected(server.env, protect)
+    return {"type": "local", "command": command, "environment": environment, "enabled": True}
 
 
 def codex_entries(servers: Servers, *, required: bool) -> dict[str, Any]:

@@ -37,7 +37,7 @@ KILL_PATIENCE = 5.0  # From SIGKILL to giving up on a process that the kernel do
 CLOSE_PATIENCE = TERM_GRACE + KILL_PATIENCE + 3.0  # How long close() waits for the supervisor at the most.
 LINGER_LIMIT = 5  # So many linger times at the most for a CLI that chatters on after its last word.
 # CPython does not notice a signal (Ctrl-C) that comes just before the main thread waits for a lock until it has it.
-SIGNAL_PATIENCE = 1.0
+SIGNAL_PATIENCE = 0.1
 LONGEST_SLEEP = 86_400.0  # poll() takes no more than 24 days.
 GUARD_DELAY = 0.003  # A guard process costs a millisecond of CPU: a run that is over sooner goes without.
 WATCHDOG_DELAY = 0.25  # A timer is a thread: likewise, unless a clock runs out sooner.

@@ -13,6 +13,8 @@ from typing import Any
 
 from .. import errors
 from .._values import check_flag
+from ..mcp.borrowed import BorrowedConfig, ConfigFile
+from ..mcp.render import Hideaway, check_distinct, gemini_entries
 from ..types import (
     AgentErrorEvent,
     AgentEvent,
@@ -91,6 +93,9 @@ TOOLS_NEEDING_APPROVAL = frozenset(
 )
 MCP_TOOL_PREFIX = "mcp_"
 
+MCP_TROUBLE = "MCP issues detected"
+CONFIG_READ = b'"type":"init"'  # By then the settings have been read and the MCP servers started.
+
 SHELL_TOOL = "run_shell_command"
 # The status of a command that failed is "success", and only of one that printed nothing the output tells.
 SHELL_FAILURE = re.compile(r"Command (?:exited with code: [1-9]\d*|terminated by signal: .*|failed: .*)", re.DOTALL)
@@ -146,6 +151,8 @@ class GeminiCliRuntime(DialectRuntime):
 
     def reset_state(self) -> None:
         self._resumed_id: str | None = None
+        self._mcp_env: dict[str, str] = {}
+        self._mcp_names: set[str] = set()
         self._policy_file: str | None = None
         self._policy_unsupported = False
         self._images: list[str] = []  # Our copies, where the CLI may read them.
@@ -158,6 +165,7 @@ class GeminiCliRuntime(DialectRuntime):
     # --- the command line -----------------------------------------------------------------------------------
 
     def check_params(self, params: AgentExecuteParams) -> None:
+        check_distinct(params.mcp_servers)
         size = len(params.prompt.encode()) + len((params.system_prompt or "").encode())
         if size > MAX_PROMPT_BYTES:
             raise ValueError(f"prompt is {size} bytes long (with system_prompt): gemini reads {MAX_PROMPT_BYTES}")
@@ -172,6 +180,8 @@ class GeminiCliRuntime(DialectRuntime):
                 f"{params.session_id!r} is no session id: gemini would take it for a place in its list of sessions"
             )
             raise errors.RunSetupError(errors.SESSION_NOT_FOUND, message)
+        if params.mcp_servers:
+            self._inject_mcp(params, resources)
         denied = DENIED_TOOLS[params.permission_mode]
         if not denied and not params.images:
             return
@@ -186,6 +196,17 @@ class GeminiCliRuntime(DialectRuntime):
             Path(self._policy_file).write_text(POLICY.format(tools=tools), encoding="utf-8")
         if params.images:
             self._images = _copied(params.images, os.path.join(folder, "images"))
+
+    def _inject_mcp(self, params: AgentExecuteParams, resources: RunResources) -> None:
+        """There is no flag for servers: the settings of the workspace are borrowed until Gemini has read them."""
+        hide = Hideaway("$", "${{{}}}")
+        entries = gemini_entries(params.mcp_servers, hide)
+        settings = os.path.join(os.path.abspath(params.working_directory or os.getcwd()), ".gemini", "settings.json")
+        loan = BorrowedConfig(ConfigFile(settings, "json", "mcpServers", entries, CONFIG_READ))
+        loan.take(resources.pause)
+        resources.borrow(loan)
+        self._mcp_env = hide.variables
+        self._mcp_names = set(params.mcp_servers)
 
     def build_args(self, params: AgentExecuteParams) -> list[str]:
         # `--flag=value` throughout: no value can be taken for a flag.
@@ -207,6 +228,7 @@ class GeminiCliRuntime(DialectRuntime):
             # Its launcher swallows SIGTERM, and when killed leaves the real process behind, holding the pipes.
             "GEMINI_CLI_NO_RELAUNCH": "true",
             "GEMINI_CLI_TRUST_WORKSPACE": "true" if self.trust_workspace else None,
+            **self._mcp_env,
         }
 
     def stdin_data(self, params: AgentExecuteParams) -> bytes:
@@ -331,6 +353,10 @@ class GeminiCliRuntime(DialectRuntime):
                 yield retried
         if policy_was_ignored(stderr):
             yield AgentErrorEvent(POLICY_IGNORED, errors.CLI_WARNING)
+        if self._mcp_names and MCP_TROUBLE in stderr:
+            names = ", ".join(map(repr, sorted(self._mcp_names)))
+            message = f"gemini could not use an MCP server, without saying which: one of {names}, or one of the user's"
+            yield AgentErrorEvent(message, errors.MCP_SERVER_FAILED)
 
     def remedy(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
         # Not for "read-only": better no run than one that can write.

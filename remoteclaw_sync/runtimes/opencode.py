@@ -1,32 +1,365 @@
-"""OpenCode."""
+"""OpenCode (`opencode run --format json`, as of 1.18.33)."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..types import AgentExecuteParams
+import attrs
+
+from .. import errors
+from ..process.child import ChildProcess
+from ..process.launch import Launch
+from ..types import (
+    AgentErrorEvent,
+    AgentEvent,
+    AgentExecuteParams,
+    AgentRunResult,
+    AgentTextEvent,
+    AgentThinkingEvent,
+    AgentToolResultEvent,
+    AgentToolUseEvent,
+    AgentUsage,
+    PermissionDenial,
+    PromptSyntax,
+)
+from . import opencode_config, opencode_stderr
+from . import opencode_errors as reported
 from .base import DEFAULT_TIMEOUT
-from .dialect import DialectRuntime
+from .dialect import DialectRuntime, Message, integer, items, mapping, number, text
+from .opencode_config import CONFIG_VARIABLE, PERMISSION_VARIABLE
+from .opencode_store import SessionStore
+from .resources import RunResources
+
+# Set by an outer OpenCode for what it starts: they name its process, its kind of client and its workspace.
+OUTER_RUN_VARIABLES = ("OPENCODE", "OPENCODE_PID", "OPENCODE_CLIENT", "OPENCODE_WORKSPACE_ID", "OPENCODE_TERMINAL")
+
+# Some causes ("Model not found") are in the log only; on stdout it is "Unexpected server error".
+LOG_VARIABLES = {"OPENCODE_PRINT_LOGS": "1", "OPENCODE_LOG_LEVEL": "ERROR"}
+
+# Reasons of a step's end after which OpenCode goes on, or has yet to say what went wrong.
+NOT_THE_LAST_WORD = frozenset({"tool-calls", "unknown", "error", "content-filter"})
+
+REJECTED = "rejected permission"  # Nobody could answer: OpenCode ends the turn.
+RULED_OUT = "specified a rule which prevents"  # A rule of the user's config: it goes on.
+INVALID_TOOL = "invalid"
+BOM = "\ufeff"
 
 
 class OpenCodeCliRuntime(DialectRuntime):
-    """Runs the `opencode` CLI."""
+    """Runs the `opencode` CLI.
+
+    Args:
+        command: the program: a name, a path, or a sequence (program and first arguments).
+        timeout: seconds of silence after which the run is ended. OpenCode is silent for about 70 s of retries.
+        prompt_syntax: as in AgentExecuteParams; OpenCode knows no syntax in a prompt that comes on stdin, so both mean
+            the same.
+        generate_title: let OpenCode ask its model for a title of each new session, a request that is in no usage and
+            no cost. Otherwise the title is the beginning of the prompt.
+        options: as in CLIRuntimeBase (`tool_timeout`, `linger`, `max_pending_bytes`, `max_line_bytes`).
+    """
 
     provider = "opencode"
+    install_hint = "install it with: npm install -g opencode-ai"
+
+    HANDLERS = {
+        "step_start": "_on_step_start",
+        "text": "_on_text",
+        "reasoning": "_on_reasoning",
+        "tool_use": "_on_tool_use",
+        "step_finish": "_on_step_finish",
+        "error": "_on_error",
+    }
 
     def __init__(
         self,
         command: str | os.PathLike[str] | Sequence[str] = "opencode",
         *,
         timeout: float | None = DEFAULT_TIMEOUT,
+        prompt_syntax: PromptSyntax = "text",
+        generate_title: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(command, timeout, **options)
+        self.prompt_syntax = prompt_syntax
+        self.generate_title = generate_title
+
+    def reset_state(self) -> None:
+        self._store: SessionStore | None = None
+        self._instructions: str | None = None
+        self._step_message: str | None = None
+        self._parts_seen: set[str] = set()
+        self._summaries: dict[str, bool] = {}
+        self._messages_with_tools: set[str] = set()
+        self._rejections: list[PermissionDenial] = []
+        self._doubtful_error: Message | None = None
+
+    # --- the command -----------------------------------------------------------------------------------------
+
+    def check_params(self, params: AgentExecuteParams) -> None:
+        """Raises ValueError for an image that is no file."""
+        for index, image in enumerate(params.images):
+            if not os.path.isfile(image):
+                raise ValueError(f"images[{index}]: there is no file {os.fspath(image)!r}")
+
+    def prepare(self, params: AgentExecuteParams, resources: RunResources) -> Launch:
+        self._store = SessionStore(_environment(params))
+        params = self._in_folder_of_session(params)
+        if params.system_prompt is not None:
+            folder = resources.enter_context(tempfile.TemporaryDirectory(prefix="remoteclaw-instructions-"))
+            self._instructions = os.path.join(folder, "instructions.md")
+            with open(self._instructions, "x", encoding="utf-8", opener=_private) as file:
+                file.write(params.system_prompt)
+        # The caller's variables come after ours, so those of them that are merged with ours are replaced here.
+        ours = self.build_env(params)
+        env = {**params.env, **{name: ours[name] for name in params.env if name in ours and _is_merged(name)}}
+        return super().prepare(attrs.evolve(params, env=env), resources)
+
+    def _in_folder_of_session(self, params: AgentExecuteParams) -> AgentExecuteParams:
+        """Go where the session was begun: resumed anywhere else, OpenCode works on, prints nothing and never ends."""
+        if params.session_id is None or self._store is None:
+            return params
+        home = self._store.directory_of(params.session_id)
+        if home is None:
+            return params  # OpenCode says itself that it does not know the session.
+        if params.working_directory is None:
+            return attrs.evolve(params, working_directory=home)
+        if os.path.realpath(params.working_directory) != os.path.realpath(home):
+            message = f"session {params.session_id} belongs to the folder {home} and can only be continued there"
+            raise errors.RunSetupError(errors.SESSION_NOT_FOUND, message)
+        return params
 
     def build_args(self, params: AgentExecuteParams) -> list[str]:
-        return []
+        # `--file` takes all words that follow it, so a flag does.
+        args = ["run", *(f"--file={os.path.abspath(image)}" for image in params.images)]
+        args.append(f"--dir={os.path.abspath(params.working_directory or os.getcwd())}")
+        if params.model is not None:
+            args.append(f"--model={params.model}")
+        if params.session_id is not None:
+            args.append(f"--session={params.session_id}")
+        elif not self.generate_title and not _has_flag(params.extra_args, "--title"):
+            args.append("--title=")
+        if params.permission_mode == "bypass":
+            args.append("--auto")
+        return [*args, "--thinking", "--format=json", *params.extra_args]
 
     def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
-        return {}
+        env: dict[str, str | None] = {**dict.fromkeys(OUTER_RUN_VARIABLES), **LOG_VARIABLES}
+        current = _environment(params)
+        overlays = {
+            CONFIG_VARIABLE: opencode_config.config_overlay(params, self._instructions),
+            PERMISSION_VARIABLE: opencode_config.permission_overlay(params),
+        }
+        for name, overlay in overlays.items():
+            if overlay:
+                env[name] = opencode_config.overlaid(name, current.get(name), overlay)
+        return env
+
+    def new_child(self, launch: Launch) -> ChildProcess:
+        return ToolAwareChild(launch, self._runs_tool)
+
+    def _runs_tool(self) -> bool:
+        """Asked by the watchdog, in its thread."""
+        store, message_id = self._store, self._step_message
+        return store is not None and message_id is not None and store.runs_tool(message_id)
+
+    def stdin_data(self, params: AgentExecuteParams) -> bytes:
+        """The prompt; with a second byte order mark before a first, because OpenCode takes one away."""
+        prompt = params.prompt
+        return (BOM + prompt if prompt.startswith(BOM) else prompt).encode()
+
+    # --- what the CLI says -----------------------------------------------------------------------------------
+
+    def _on_step_start(self, line: Message) -> AgentEvent | None:
+        self._note_session(line)
+        self._go_on()
+        self._step_message = text(mapping(line, "part"), "messageID") or None
+        survived, self._doubtful_error = self._doubtful_error, None
+        return None if survived is None else AgentErrorEvent(reported.message_of(survived), errors.CLI_WARNING)
+
+    def _on_text(self, line: Message) -> AgentEvent | None:
+        part = self._new_part(line)
+        if part.get("synthetic"):
+            # OpenCode speaking to its model after a compaction: there is another step to come.
+            self._go_on()
+            return None
+        words = text(part, "text")
+        return AgentTextEvent(words) if words and not self._is_summary(part) else None
+
+    def _on_reasoning(self, line: Message) -> AgentEvent | None:
+        part = self._new_part(line)
+        words = text(part, "text")
+        return AgentThinkingEvent(words) if words and not self._is_summary(part) else None
+
+    def _on_tool_use(self, line: Message) -> Iterable[AgentEvent]:
+        """A tool that has ended; nothing is said when it begins."""
+        part = self._new_part(line)
+        state = mapping(part, "state")
+        # A later compaction shortens old results, and prints them again.
+        if not state or "compacted" in mapping(state, "time"):
+            return ()
+        self._note_tool(part, state)
+        tool_id = text(part, "callID") or text(part, "id")
+        name, arguments = text(part, "tool"), mapping(state, "input")
+        if name == INVALID_TOOL:
+            name = text(arguments, "tool") or name
+        use = AgentToolUseEvent(name, tool_id, arguments)
+        result = AgentToolResultEvent(tool_id, _output_of(state), _has_failed(part, state))
+        return use, result
+
+    def _note_tool(self, part: Message, state: Message) -> None:
+        # What the provider ran itself, or an interruption cut off, does not make OpenCode ask the model again.
+        if not mapping(part, "metadata").get("providerExecuted") and not mapping(state, "metadata").get("interrupted"):
+            self._messages_with_tools.add(text(part, "messageID"))
+        reason = text(state, "error")
+        if REJECTED not in reason and RULED_OUT not in reason:
+            return
+        denial = PermissionDenial(text(part, "tool"), reason, text(part, "callID") or None)
+        self.outcome.permission_denials.append(denial)
+        if REJECTED in reason:
+            self._rejections.append(denial)
+
+    def _on_step_finish(self, line: Message) -> None:
+        part = self._new_part(line)
+        if not part:
+            return
+        self._count(part)
+        self._step_message = None
+        reason = text(part, "reason")
+        self.outcome.stop_reason = reason or None
+        # "stop" after tool calls is a slip of some providers: OpenCode asks again.
+        called_tools = text(part, "messageID") in self._messages_with_tools
+        if reason and reason not in NOT_THE_LAST_WORD and not called_tools and not self._is_summary(part):
+            self.outcome.succeed()
+
+    def _on_error(self, line: Message) -> AgentEvent | None:
+        self._note_session(line)
+        error = mapping(line, "error")
+        if not reported.is_fatal(error):
+            self._doubtful_error = self._doubtful_error or error
+            return None
+        if self.outcome.terminal == "failure":
+            return None
+        self._doubtful_error = None
+        event = AgentErrorEvent(reported.message_of(error), reported.code_of(error))
+        self.outcome.fail(reported.subtype_of(error, event))
+        return event
+
+    def _go_on(self) -> None:
+        if self.outcome.terminal is not None:
+            self.outcome.reopen()
+
+    def _note_session(self, line: Message) -> None:
+        self.outcome.session_id = text(line, "sessionID") or self.outcome.session_id
+
+    def _new_part(self, line: Message) -> Message:
+        """The line's `part`, unless it has been there before: OpenCode prints every later change of one, too."""
+        self._note_session(line)
+        part = mapping(line, "part")
+        part_id = text(part, "id")
+        if part_id in self._parts_seen:
+            return {}
+        if part_id:
+            self._parts_seen.add(part_id)
+        return part
+
+    def _is_summary(self, part: Message) -> bool:
+        """Whether this belongs to OpenCode's summary of a conversation that became too long. Lines do not say so."""
+        message_id = text(part, "messageID")
+        if self._store is None or not message_id:
+            return False
+        if message_id not in self._summaries:
+            self._summaries[message_id] = self._store.is_summary(message_id)
+        return self._summaries[message_id]
+
+    def _count(self, part: Message) -> None:
+        tokens = mapping(part, "tokens")
+        cache = mapping(tokens, "cache")
+        used = AgentUsage(
+            integer(tokens, "input"), integer(tokens, "output"), integer(cache, "read"), integer(cache, "write")
+        )
+        outcome = self.outcome
+        outcome.usage = (outcome.usage or AgentUsage()) + used
+        outcome.total_cost_usd = (outcome.total_cost_usd or 0.0) + (number(part, "cost") or 0.0)
+        outcome.num_turns = (outcome.num_turns or 0) + 1
+
+    # --- the end ---------------------------------------------------------------------------------------------
+
+    def explain_exit(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
+        if self._doubtful_error is not None:
+            return self._explain_error(self._doubtful_error, stderr)
+        if self._rejections:
+            self.outcome.error_subtype = "permission"
+            asked = opencode_stderr.rejected_permissions(stderr)
+            what = f": {', '.join(asked)}" if asked else ""
+            message = f"opencode stopped because nobody could grant a permission it asked for{what}"
+            return AgentErrorEvent(message, errors.CLI_ERROR)
+        if exit_code is None or exit_code <= 0:
+            return None
+        said = opencode_stderr.failure(stderr)
+        if said is None:
+            return None
+        if opencode_stderr.is_about_settings(said):
+            self.outcome.error_subtype = "config"
+        return AgentErrorEvent(said, errors.CLI_EXIT_ERROR)
+
+    def _explain_error(self, error: Message, stderr: str) -> AgentErrorEvent:
+        cause = opencode_stderr.logged_cause(stderr, text(mapping(error, "data"), "ref"))
+        event = AgentErrorEvent(cause or reported.message_of(error), reported.code_of(error))
+        self.outcome.error_subtype = reported.subtype_of(error, event)
+        return event
+
+    def enrich_result(self, result: AgentRunResult) -> AgentRunResult:
+        return attrs.evolve(result, stderr=opencode_stderr.without_secrets(result.stderr))
+
+
+class ToolAwareChild(ChildProcess):
+    """Finds out whether a tool runs: OpenCode says so only when it has ended, which may be long after `timeout`."""
+
+    def __init__(self, launch: Launch, runs_tool: Callable[[], bool]) -> None:
+        self._runs_tool = runs_tool
+        super().__init__(launch)
+
+    @property
+    def tools_outstanding(self) -> bool:
+        """Asked only when a clock is looked at."""
+        return self._outstanding or self._runs_tool()
+
+    @tools_outstanding.setter
+    def tools_outstanding(self, outstanding: bool) -> None:
+        self._outstanding = outstanding
+
+
+def _environment(params: AgentExecuteParams) -> dict[str, str]:
+    """The host's variables with the caller's."""
+    both = {**os.environ, **params.env}
+    return {name: value for name, value in both.items() if value is not None}
+
+
+def _is_merged(name: str) -> bool:
+    return name in (CONFIG_VARIABLE, PERMISSION_VARIABLE)
+
+
+def _has_flag(arguments: Sequence[str], flag: str) -> bool:
+    return any(argument == flag or argument.startswith(f"{flag}=") for argument in arguments)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _output_of(state: Message) -> str:
+    output = text(state, "output") or text(state, "error")
+    attached = [f"[{text(file, 'mime') or 'file'}]" for file in items(state, "attachments") if isinstance(file, dict)]
+    return "\n".join([output, *attached] if output else attached)
+
+
+def _has_failed(part: Message, state: Message) -> bool:
+    tool = text(part, "tool")
+    if state.get("status") == "error" or tool == INVALID_TOOL:
+        return True
+    # A command that failed has still "completed"; one that ran out of time has no exit code.
+    metadata = mapping(state, "metadata")
+    return tool == "bash" and "exit" in metadata and metadata["exit"] != 0

@@ -71,7 +71,8 @@ def test_values_that_a_cli_would_expand_are_moved_to_variables() -> None:
     entry = gemini_entries({"s": server}, hide)["s"]
     assert entry["args"] == ["${REMOTECLAW_SYNC_MCP_0}", "plain"]
     assert entry["env"] == {"PASSWORD": "${REMOTECLAW_SYNC_MCP_1}"}
-    assert hide.variables == {"REMOTECLAW_SYNC_MCP_0": "$HOME", "REMOTECLAW_SYNC_MCP_1": "pa$$word"}
+    # What is in `env` Gemini expands a second time, with a backslash as its escape.
+    assert hide.variables == {"REMOTECLAW_SYNC_MCP_0": "$HOME", "REMOTECLAW_SYNC_MCP_1": r"pa\$\$word"}
 
 
 def test_tool_prefixes_hold_only_what_tool_names_may() -> None:

@@ -1,0 +1,35 @@
+"""The command line: `remoteclaw-sync` and `python -m remoteclaw_sync`.
+
+Exit codes: 0 ok, 1 the run failed, 2 usage, 124 timeout, 130 Ctrl-C; 128 + n after signal n (141: a closed pipe).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code. Usage errors and --help raise SystemExit, as argparse does."""
+    # Here, because a Ctrl-C may come while the rest is still being imported.
+    try:
+        from .commands import dispatch
+
+        code = dispatch(sys.argv[1:] if argv is None else argv)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        _point_to_nowhere(1, 2)
+        return 141
+
+
+def _point_to_nowhere(*descriptors: int) -> None:
+    """So that flushing at the interpreter's end has nobody to complain about."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in descriptors:
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)

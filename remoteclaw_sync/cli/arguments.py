@@ -1,0 +1,125 @@
+"""The command line's grammar."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import get_args
+
+from .._version import __version__
+from ..factory import DEMO, SUPPORTED_PROVIDERS
+from ..types import PermissionMode
+
+PROGRAM = "remoteclaw-sync"
+SHELLS = ("bash", "zsh", "fish")  # For which there is a completion script.
+
+EXAMPLES = """
+examples:
+  remoteclaw-sync demo                                  see what it is like, without an account
+  remoteclaw-sync run "Why is the build red?"           ask the first CLI that is installed
+  git diff | remoteclaw-sync run --provider codex       the prompt comes on stdin
+  remoteclaw-sync run --resume ID "And now?"            go on with a conversation
+  remoteclaw-sync run --json "List the TODOs" | jq      events, one JSON object a line
+  remoteclaw-sync doctor                                what is installed, and what is wrong
+"""
+
+RUN_EXAMPLES = """
+The answer goes to stdout as it comes; all else goes to stderr. Without PROMPT (or with -) the prompt is read from
+stdin. Everything after -- goes to the CLI as it is.
+
+examples:
+  remoteclaw-sync run --provider claude --model opus "Explain this folder"
+  remoteclaw-sync run --mcp 'files=npx -y @modelcontextprotocol/server-filesystem .' "What is in here?"
+  remoteclaw-sync run --permission-mode read-only --deadline 120 "Review the last commit" > review.md
+  remoteclaw-sync run --record run.jsonl "Hello" && remoteclaw-sync replay run.jsonl
+  remoteclaw-sync run --provider claude "Hello" -- --max-turns 3
+
+exit codes: 0 ok, 1 the run failed, 2 usage, 124 timeout, 130 Ctrl-C
+"""
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The options; `module` says which module does it. Raises SystemExit for --help and for mistakes."""
+    arguments = list(argv)
+    extra: list[str] = []
+    if "--" in arguments:
+        cut = arguments.index("--")
+        arguments, extra = arguments[:cut], arguments[cut + 1 :]
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if extra and options.module != "run":
+        parser.error("only run and demo take arguments for the CLI after --")
+    options.extra_args = extra
+    return options
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands with all their options."""
+    parser = _new(argparse.ArgumentParser, prog=PROGRAM, epilog=EXAMPLES)
+    parser.description = "Run AI agent CLIs (Claude Code, Gemini CLI, Codex, OpenCode): one event stream."
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    run = _command(commands, "run", "run", "run an agent", RUN_EXAMPLES)
+    providers = ", ".join((*SUPPORTED_PROVIDERS, DEMO))
+    run.add_argument("-p", "--provider", metavar="NAME", help=f"{providers} (default: the first that is installed)")
+    _add_run_options(run)
+
+    demo = _command(commands, "demo", "run", "run the built-in agent: no account, no network", RUN_EXAMPLES)
+    demo.set_defaults(provider=DEMO)
+    _add_run_options(demo)
+
+    replay = _command(commands, "replay", "replaying", "play a recording made with --record")
+    replay.add_argument("file", metavar="FILE", help="the recording")
+    replay.add_argument("--speed", type=float, default=None, help="1 keeps the recorded pauses (default: at once)")
+    _add_view_options(replay)
+
+    doctor = _command(commands, "doctor", "doctor", "what is installed, whether it can run, what was left behind")
+    doctor.add_argument("-C", "--cwd", metavar="DIR", help="the folder to look at (default: this one)")
+    doctor.add_argument("--json", action="store_true", help="as one JSON object")
+    doctor.add_argument("--repair", action="store_true", help="end orphaned processes, restore borrowed config files")
+
+    listing = _command(commands, "providers", "providers", "the agent CLIs and where they are")
+    listing.add_argument("--json", action="store_true", help="as one JSON object")
+
+    shell = _command(commands, "completion", "completion", "print a completion script for your shell")
+    shell.add_argument("shell", choices=SHELLS)
+    return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, module: str, help: str, epilog: str = ""
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = _new(commands.add_parser, name, help=help, description=help, epilog=epilog)
+    parser.set_defaults(module=module)
+    return parser
+
+
+def _new(make: object, *args: object, **options: object) -> argparse.ArgumentParser:
+    # No abbreviations: `--per` would change its meaning with the next option we add.
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = make(*args, allow_abbrev=False, formatter_class=formatter, **options)  # type: ignore[operator]
+    assert isinstance(parser, argparse.ArgumentParser)
+    return parser
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("prompt", metavar="PROMPT", nargs="?", help="what to ask (default: what comes on stdin)")
+    add("-C", "--cwd", metavar="DIR", help="where the agent works (default: here)")
+    add("-r", "--resume", metavar="ID", help="go on with this session")
+    add("-m", "--model", metavar="NAME", help="a model as the CLI knows it")
+    add("--permission-mode", choices=get_args(PermissionMode), default="default", help="(default: the CLI's own)")
+    add("--system-prompt", metavar="TEXT", help="instructions on top of the CLI's own")
+    add("--image", metavar="FILE", action="append", default=[], help="an image to show to the model (repeatable)")
+    add("--mcp", metavar="NAME=COMMAND", action="append", default=[], help="an MCP server: a command, or a URL")
+    add("--mcp-file", metavar="FILE", action="append", default=[], help='MCP servers as {"mcpServers": {...}}')
+    add("--timeout", metavar="SECONDS", type=float, help="end the run after so much silence (default: 300)")
+    add("--deadline", metavar="SECONDS", type=float, help="end the run after so much time")
+    add("--record", metavar="FILE", help="write what the CLI says to a file, for replay")
+    _add_view_options(parser)
+
+
+def _add_view_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print events as JSON lines, and nothing else")
+    parser.add_argument("-q", "--quiet", action="store_true", help="only the answer and errors")

@@ -1,0 +1,112 @@
+"""`doctor`: what is installed, whether it can run here, and what earlier crashes have left."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import threading
+from typing import Any
+
+import attrs
+
+from .._version import __version__
+from ..factory import DEMO, SUPPORTED_PROVIDERS
+from ..versions import TESTED_VERSIONS
+from . import probe
+from .commands import UsageError
+from .leftovers import Leftover, find_leftovers
+from .probe import Installed
+from .run import install_command
+from .terminal import Style, one_line
+
+
+def command(options: argparse.Namespace) -> int:
+    """Look around and report; exit code 1 if no CLI can run."""
+    folder = os.path.abspath(options.cwd or os.getcwd())
+    if not os.path.isdir(folder):
+        raise UsageError(f"{folder} is not a folder")
+    installed = _probe_all()
+    leftovers = find_leftovers(folder, repair=options.repair)
+    if options.json:
+        print(json.dumps(_report(folder, installed, leftovers)))
+    else:
+        _print_report(folder, installed, leftovers)
+    return 0 if any(one.can_run for one in installed) else 1
+
+
+def _probe_all() -> list[Installed]:
+    """All at once: each may take seconds to say its version."""
+    found: dict[str, Installed] = {}
+
+    def look(provider: str) -> None:
+        found[provider] = probe.probe(provider)
+
+    threads = [threading.Thread(target=look, args=(provider,), daemon=True) for provider in SUPPORTED_PROVIDERS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[provider] for provider in SUPPORTED_PROVIDERS]
+
+
+def _report(folder: str, installed: list[Installed], leftovers: list[Leftover]) -> dict[str, Any]:
+    return {
+        "remoteclaw_sync": __version__,
+        "python": platform.python_version(),
+        "platform": sys.platform,
+        "ok": any(one.can_run for one in installed),
+        "providers": [
+            {**attrs.asdict(one), "tested_version": TESTED_VERSIONS[one.provider], "tested": one.tested}
+            for one in installed
+        ],
+        "folder": {"path": folder, "git": probe.is_in_git(folder), "trusted_by": probe.trusted_by(folder)},
+        "leftovers": [attrs.asdict(leftover) for leftover in leftovers],
+    }
+
+
+def _print_report(folder: str, installed: list[Installed], leftovers: list[Leftover]) -> None:
+    style = Style.of(sys.stdout)
+    print(f"remoteclaw-sync {__version__}, Python {platform.python_version()} on {sys.platform}\n")
+    for one in installed:
+        _print_provider(one, style)
+    print(f"{DEMO:<10}built in, needs no CLI\n")
+    git = "in a git repository" if probe.is_in_git(folder) else "not in a git repository"
+    trust = ", ".join(f"{name} {'yes' if yes else 'no'}" for name, yes in probe.trusted_by(folder).items())
+    print(f"folder    {folder}, {git}; on the CLI's own trust list: {trust}")
+    print("          (runs work here either way: naming a folder for a run is trusting it)")
+    if not leftovers:
+        print(f"leftovers {style.green('none')}")
+    for leftover in leftovers:
+        print(f"leftover  {_describe(leftover, style)}")
+    if any(leftover.repaired is None for leftover in leftovers):
+        print("          put right with: remoteclaw-sync doctor --repair")
+    if not any(one.can_run for one in installed):
+        print("\nNo agent CLI can run. Try the built-in agent: remoteclaw-sync demo")
+
+
+def _print_provider(one: Installed, style: Style) -> None:
+    if one.path is None:
+        print(f"{one.provider:<10}{style.dim(f'not installed: {install_command(one.provider)}')}")
+        return
+    tested = style.green("tested") if one.tested else style.yellow(f"tested with {TESTED_VERSIONS[one.provider]}")
+    print(f"{one.provider:<10}{one.version or '?'} ({tested}), {one.path}")
+    if one.problem is not None:
+        print(f"          {style.red(one_line(one.problem))}")
+    print(f"          login: {one.login or style.yellow('none found')}")
+
+
+def _describe(leftover: Leftover, style: Style) -> str:
+    what = one_line(leftover.what)
+    label = {
+        "process": f"process {what} of a host that is gone",
+        "config": f"{what} still has the servers of a run whose host is gone",
+        "file": f"{what} of a host that is gone",
+    }[leftover.kind]
+    if leftover.problem is not None:
+        return f"{label}: {style.red(one_line(leftover.problem))}"
+    if leftover.repaired is None:
+        return style.yellow(label)
+    return f"{label}: {style.green('put right') if leftover.repaired else style.red('still there')}"

@@ -1,0 +1,102 @@
+"""`run` and `demo`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+from typing import Any
+
+from ..factory import DEMO, SUPPORTED_PROVIDERS, create_cli_runtime, runtime_class
+from ..types import AgentExecuteParams
+from .commands import UsageError
+from .mcp_options import mcp_servers
+from .presenting import FAILED, present
+from .views import JsonView, TextView
+
+DEMO_PROMPT = "Show me what you can do."
+
+
+def command(options: argparse.Namespace) -> int:
+    """Run an agent; returns the exit code."""
+    if options.provider is None:
+        options.provider = _detect()
+        if options.provider is None:
+            return FAILED
+    prompt = _prompt(options)
+    try:
+        runtime = create_cli_runtime(options.provider, **_runtime_options(options))
+        run = runtime.start(_params(options, prompt))
+    except (ValueError, TypeError) as error:  # They name the field. (An unknown provider is a ValueError, too.)
+        raise UsageError("; ".join([str(error), *getattr(error, "__notes__", ())])) from None
+    if options.json:
+        return present(run, JsonView())
+    resume = _resume_command(runtime.provider or options.provider, options)
+    return present(run, TextView(resume_command=resume, quiet=options.quiet))
+
+
+def _detect() -> str | None:
+    """The first provider whose CLI is on PATH; says which, or what to do."""
+    for provider in SUPPORTED_PROVIDERS:
+        path = shutil.which(provider)
+        if path is not None:
+            print(f"remoteclaw-sync: using {provider} ({path})", file=sys.stderr)
+            return provider
+    lines = ["remoteclaw-sync: no agent CLI was found on PATH. Install one of these:"]
+    lines += [f"  {provider:<9} {install_command(provider)}" for provider in SUPPORTED_PROVIDERS]
+    lines.append(f"or try the built-in agent, which needs none of them: {_program()} {DEMO}")
+    print("\n".join(lines), file=sys.stderr)
+    return None
+
+
+def install_command(provider: str) -> str:
+    """How to install a provider's CLI."""
+    return (runtime_class(provider).install_hint or "").removeprefix("install it with: ")
+
+
+def _prompt(options: argparse.Namespace) -> str:
+    if options.prompt is not None and options.prompt != "-":
+        return str(options.prompt)
+    if options.prompt is None and options.command == DEMO:
+        return DEMO_PROMPT  # Without a look at stdin, which in a script may be a pipe that nobody closes.
+    if sys.stdin is None or (options.prompt is None and sys.stdin.isatty()):
+        raise UsageError("no prompt: give one as an argument or on stdin")
+    prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
+    if not prompt.strip():
+        raise UsageError("no prompt: there was nothing on stdin")
+    return prompt
+
+
+def _runtime_options(options: argparse.Namespace) -> dict[str, Any]:
+    chosen = {"timeout": options.timeout, "record": options.record}
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _params(options: argparse.Namespace, prompt: str) -> AgentExecuteParams:
+    return AgentExecuteParams(
+        prompt,
+        session_id=options.resume,
+        mcp_servers=mcp_servers(options.mcp, options.mcp_file),
+        working_directory=options.cwd,
+        system_prompt=options.system_prompt,
+        model=options.model,
+        permission_mode=options.permission_mode,
+        images=tuple(options.image),
+        extra_args=tuple(options.extra_args),
+        deadline=options.deadline,
+    )
+
+
+def _resume_command(provider: str, options: argparse.Namespace) -> str:
+    """The words to type for another turn; sessions belong to a folder, so that is part of them."""
+    folder = f" --cwd {shlex.quote(options.cwd)}" if options.cwd else ""
+    return f"{_program()} run --provider {provider}{folder}"
+
+
+def _program() -> str:
+    """How this program was called."""
+    if os.path.basename(sys.argv[0]) == "__main__.py":
+        return "python -m remoteclaw_sync"
+    return "remoteclaw-sync"

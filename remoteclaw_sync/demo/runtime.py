@@ -1,0 +1,43 @@
+"""The demo agent as a runtime: what it is like to run one, without an account, a CLI or a network."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ..runtimes.claude import ClaudeCliRuntime
+from ..types import AgentExecuteParams
+from .agent import PACE_VARIABLE
+
+AGENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "agent.py")
+
+
+class DemoRuntime(ClaudeCliRuntime):
+    """Runs the agent that comes with this package, which speaks as Claude Code does.
+
+    Args:
+        command: another program that takes and says the same.
+        pace: seconds from word to word (None: the agent's own); 0 for tests.
+        options: those of `ClaudeCliRuntime`.
+    """
+
+    provider = "demo"
+
+    def __init__(
+        self,
+        command: str | os.PathLike[str] | Sequence[str] | None = None,
+        *,
+        pace: float | None = None,
+        **options: Any,
+    ) -> None:
+        self.pace = pace
+        # Isolated: neither the user's site-packages nor a module of the working directory gets in.
+        super().__init__(command or (sys.executable, "-I", "-S", AGENT), **options)
+
+    def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
+        env = super().build_env(params)
+        if self.pace is not None:
+            env[PACE_VARIABLE] = str(self.pace)
+        return env

@@ -1,0 +1,123 @@
+"""The other commands, MCP options, and what starting the program costs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import remoteclaw_sync
+from remoteclaw_sync import McpServerConfig
+from remoteclaw_sync.cli import main
+from remoteclaw_sync.cli.commands import UsageError
+from remoteclaw_sync.cli.mcp_options import mcp_servers
+from tests.cli.shell import cli
+from tests.fakes import PATIENCE
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"remoteclaw-sync {remoteclaw_sync.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["demo", "--help"]])
+def test_help_has_examples(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    assert "\nexamples:\n  remoteclaw-sync " in capsys.readouterr().out
+
+
+def test_the_module_runs() -> None:
+    done = cli("--version")
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_providers_lists_where_each_cli_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "codex").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["providers"]) == 0
+    claude, gemini, codex, opencode, demo = capsys.readouterr().out.splitlines()
+    assert claude == "claude    not installed: npm install -g @anthropic-ai/claude-code"
+    assert codex.split() == ["codex", str(tmp_path / "codex")]
+    assert demo.split() == ["demo", "built", "in"]
+    assert main(["providers", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["providers"]
+    assert [row["path"] for row in listed] == [None, None, str(tmp_path / "codex"), None, None]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_knows_commands_and_options(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for word in ("run", "doctor", "permission-mode", "opencode"):
+        assert word in script
+
+
+def test_bash_completes_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("there is no bash here")
+    main(["completion", "bash"])
+    script = capsys.readouterr().out + "COMP_WORDS=(remoteclaw-sync run --prov); COMP_CWORD=2; _remoteclaw_sync\n"
+    done = subprocess.run(
+        [bash, "-c", script + 'echo "${COMPREPLY[@]}"'], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert (done.stdout, done.stderr) == ("--provider\n", "")
+
+
+# --- MCP ------------------------------------------------------------------------------------------------------
+
+
+def test_an_mcp_server_is_a_command_line_or_a_url() -> None:
+    servers = mcp_servers(["files=npx -y 'a server' --root=/x", "web=https://host/mcp?a=b"], [])
+    assert servers == {
+        "files": McpServerConfig("npx", ("-y", "a server", "--root=/x")),
+        "web": McpServerConfig(url="https://host/mcp?a=b"),
+    }
+
+
+def test_an_mcp_file_has_the_usual_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "secret")
+    path = tmp_path / "mcp.json"
+    entries = {
+        "a": {"type": "stdio", "command": "run", "args": ["--x"], "env": {"T": "${MY_TOKEN}"}, "trust": False},
+        "b": {"url": "https://${HOST_NAME:-localhost}/", "headers": {"Authorization": "Bearer ${MY_TOKEN}"}},
+    }
+    path.write_text(json.dumps({"mcpServers": entries}))
+    assert mcp_servers(["b=other"], [str(path)]) == {
+        "a": McpServerConfig("run", ("--x",), {"T": "secret"}, False),
+        "b": McpServerConfig("other"),
+    }
+    assert mcp_servers([], [str(path)])["b"] == McpServerConfig(
+        url="https://localhost/", headers={"Authorization": "Bearer secret"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "is not JSON"),
+        ("[]", 'has no {"mcpServers": {...}}'),
+        ('{"mcpServers": {"a": 1}}', "server 'a' is not an object"),
+        ('{"mcpServers": {"a": {}}}', "server 'a': McpServerConfig needs either command or url"),
+        (
+            '{"mcpServers": {"a": {"command": "${NOT_SET_ANYWHERE}"}}}',
+            "needs the environment variable NOT_SET_ANYWHERE",
+        ),
+    ],
+)
+def test_a_wrong_mcp_file_is_refused_by_name(tmp_path: Path, content: str, said: str) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(content)
+    with pytest.raises(UsageError) as caught:
+        mcp_servers([], [str(path)])
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)

@@ -1,0 +1,119 @@
+"""The verdict on a run, from all that is known of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from remoteclaw_sync import AgentErrorEvent
+from remoteclaw_sync.process.ending import EndReason
+from remoteclaw_sync.process.launch import SpawnFailure
+from remoteclaw_sync.runtimes.outcome import Evidence, RunOutcome, judge
+
+
+def evidence(**known: Any) -> Evidence:
+    usual: dict[str, Any] = {
+        "program": "agent",
+        "provider": None,
+        "end_reason": EndReason.EXITED,
+        "spawn_failure": None,
+        "exit_code": 0,
+        "diagnostics": "",
+        "outcome": RunOutcome(),
+        "finished_in_time": True,
+        "answered": True,
+        "expects_terminal": False,
+        "errors_seen": (),
+        "timeout": 300.0,
+        "deadline": 60.0,
+        "explained_exit": None,
+    }
+    return Evidence(**{**usual, **known})
+
+
+SUCCESS = RunOutcome(terminal="success")
+FAILURE = RunOutcome(terminal="failure")
+LIMIT = RunOutcome(terminal="failure", error_subtype="max_turns")
+TOLD = AgentErrorEvent("429 rate limit", "x")
+WARNED = AgentErrorEvent("careful", "CLI_WARNING")
+EXPLAINED = AgentErrorEvent("no login", "AUTH")
+
+
+@pytest.mark.parametrize(
+    ("known", "code", "subtype"),
+    [
+        # Success needs evidence.
+        ({}, None, None),
+        ({"outcome": SUCCESS}, None, None),
+        ({"outcome": SUCCESS, "answered": False}, None, None),
+        ({"answered": False}, "CLI_INCOMPLETE", "incomplete"),
+        ({"expects_terminal": True}, "CLI_INCOMPLETE", "incomplete"),
+        ({"exit_code": None}, None, None),
+        ({"exit_code": None, "answered": False}, "CLI_INCOMPLETE", "incomplete"),
+        # The CLI's last word outranks exit code and clocks.
+        ({"outcome": SUCCESS, "exit_code": 1}, None, None),
+        ({"outcome": SUCCESS, "exit_code": -9, "end_reason": EndReason.LINGERED}, None, None),
+        ({"outcome": SUCCESS, "end_reason": EndReason.WATCHDOG}, None, None),
+        ({"outcome": SUCCESS, "end_reason": EndReason.DEADLINE}, None, None),
+        ({"outcome": SUCCESS, "finished_in_time": False}, None, None),
+        # Unless that word came only after it was told to end.
+        (
+            {"outcome": SUCCESS, "end_reason": EndReason.WATCHDOG, "finished_in_time": False},
+            "WATCHDOG_TIMEOUT",
+            "timeout",
+        ),
+        (
+            {"outcome": SUCCESS, "end_reason": EndReason.DEADLINE, "finished_in_time": False},
+            "DEADLINE_EXCEEDED",
+            "timeout",
+        ),
+        ({"outcome": FAILURE}, "CLI_ERROR", "unknown"),
+        ({"outcome": LIMIT}, "CLI_ERROR", "max_turns"),
+        ({"outcome": FAILURE, "errors_seen": (TOLD,)}, None, "rate_limit"),
+        ({"outcome": LIMIT, "errors_seen": (TOLD,)}, None, "max_turns"),
+        # What we did to it.
+        ({"end_reason": EndReason.ABORTED, "exit_code": -15}, "ABORTED", "aborted"),
+        ({"end_reason": EndReason.ABORTED, "outcome": SUCCESS}, "ABORTED", "aborted"),
+        ({"end_reason": EndReason.CLOSED}, None, "aborted"),
+        ({"end_reason": EndReason.WATCHDOG, "exit_code": -15}, "WATCHDOG_TIMEOUT", "timeout"),
+        ({"end_reason": EndReason.WATCHDOG, "exit_code": 0}, "WATCHDOG_TIMEOUT", "timeout"),
+        ({"end_reason": EndReason.DEADLINE, "exit_code": -9}, "DEADLINE_EXCEEDED", "timeout"),
+        ({"end_reason": EndReason.LINGERED, "exit_code": -15}, "CLI_INCOMPLETE", "incomplete"),
+        # The exit, where nothing explains it better.
+        ({"exit_code": 1}, "CLI_EXIT_ERROR", "crash"),
+        ({"exit_code": -11}, "CLI_EXIT_ERROR", "crash"),
+        ({"exit_code": 1, "diagnostics": "401 Unauthorized"}, "CLI_EXIT_ERROR", "auth"),
+        ({"exit_code": 1, "explained_exit": EXPLAINED}, "AUTH", "crash"),
+        ({"exit_code": 1, "errors_seen": (TOLD,)}, None, "rate_limit"),
+        ({"exit_code": 1, "errors_seen": (WARNED,)}, "CLI_EXIT_ERROR", "crash"),
+        ({"exit_code": 0, "answered": False, "errors_seen": (TOLD,)}, None, "rate_limit"),
+        ({"exit_code": 0, "answered": False, "errors_seen": (WARNED,)}, "CLI_INCOMPLETE", "incomplete"),
+        # It never started.
+        ({"spawn_failure": SpawnFailure("CLI_NOT_FOUND", "gone")}, "CLI_NOT_FOUND", "cli_missing"),
+        ({"spawn_failure": SpawnFailure("CLI_NOT_EXECUTABLE", "x")}, "CLI_NOT_EXECUTABLE", "cli_missing"),
+        (
+            {"spawn_failure": SpawnFailure("WORKING_DIRECTORY_NOT_FOUND", "x")},
+            "WORKING_DIRECTORY_NOT_FOUND",
+            "config",
+        ),
+        ({"spawn_failure": SpawnFailure("SPAWN_FAILED", "x")}, "SPAWN_FAILED", "crash"),
+    ],
+    ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else str(value),
+)
+def test_the_verdict(known: dict[str, Any], code: str | None, subtype: str | None) -> None:
+    verdict = judge(evidence(**known))
+    assert (verdict.error.code if verdict.error else None, verdict.error_subtype) == (code, subtype)
+
+
+def test_a_message_quotes_the_end_of_a_long_stderr_only() -> None:
+    verdict = judge(evidence(exit_code=1, diagnostics="x" * 100_000 + "the end"))
+    assert verdict.error is not None
+    assert verdict.error.message.endswith("the end")
+    assert len(verdict.error.message) < 3000
+
+
+def test_a_signal_is_told_by_name() -> None:
+    verdict = judge(evidence(exit_code=-11))
+    assert verdict.error is not None
+    assert "SIGSEGV" in verdict.error.message

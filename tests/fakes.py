@@ -1,0 +1,170 @@
+"""What tests of the engine are made of: a runtime for the fake CLI, gates between test and CLI, bounded waiting."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from remoteclaw_sync import (
+    AgentDoneEvent,
+    AgentErrorEvent,
+    AgentEvent,
+    AgentExecuteParams,
+    AgentRunResult,
+    AgentTextEvent,
+    AgentThinkingEvent,
+    AgentToolResultEvent,
+    AgentToolUseEvent,
+    CLIRuntimeBase,
+)
+
+FAKE_CLI = Path(__file__).with_name("fake_cli.py")
+PATIENCE = 30.0  # Seconds a busy machine may take for what normally takes milliseconds.
+LONGEST_ARGUMENT = 100_000  # Bytes; the kernel's limit for one argument is 128 KiB.
+
+Step = list[Any]
+
+
+def fake_command(*steps: Step, script_file: Path | None = None) -> list[str]:
+    """The command line of a fake CLI that does these steps."""
+    script = json.dumps(steps)
+    if script_file is not None or len(script) > LONGEST_ARGUMENT:
+        assert script_file is not None, "a script this long needs a file"
+        script_file.write_text(script)
+        script = f"@{script_file}"
+    return [sys.executable, "-I", "-S", str(FAKE_CLI), script]
+
+
+class FakeRuntime(CLIRuntimeBase):
+    """Maps `{"type": "text", "text": ...}` and so on to the event of that type."""
+
+    def __init__(self, *steps: Step, command: Any = None, timeout: float | None = 60.0, **options: Any) -> None:
+        super().__init__(command or fake_command(*steps), timeout, **options)
+        self.stream: Literal["stdout", "stderr"] = "stdout"
+
+    @property
+    def ndjson_stream(self) -> Literal["stdout", "stderr"]:
+        return self.stream
+
+    def build_args(self, params: AgentExecuteParams) -> list[str]:
+        return list(params.extra_args)
+
+    def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
+        return {}
+
+    def extract_event(self, line: str) -> AgentEvent | Iterable[AgentEvent] | None:
+        message = json.loads(line, strict=False)  # As the engine does: raw control characters are let through.
+        match message.get("type"):
+            case "text":
+                return AgentTextEvent(message["text"])
+            case "thinking":
+                return AgentThinkingEvent(message["text"])
+            case "tool_use":
+                return AgentToolUseEvent(message.get("name", "shell"), message["id"], message.get("input", {}))
+            case "tool_result":
+                return AgentToolResultEvent(message["id"], message.get("output", ""), message.get("is_error", False))
+            case "error":
+                return AgentErrorEvent(message["message"], message.get("code"))
+            case "done":
+                return AgentDoneEvent(AgentRunResult(error_subtype=message.get("error_subtype")))
+            case "reopen":
+                self.outcome.reopen()
+        return None
+
+
+def done(events: Iterable[AgentEvent]) -> AgentRunResult:
+    """The result of a complete run; checks that `done` came once and last."""
+    return finished(events)[1]
+
+
+def finished(events: Iterable[AgentEvent]) -> tuple[list[AgentEvent], AgentRunResult]:
+    """All events of a complete run before its `done`, and the result; checks that `done` came once and last."""
+    *others, last = list(events)
+    assert isinstance(last, AgentDoneEvent)
+    assert not any(isinstance(event, AgentDoneEvent) for event in others)
+    assert last.result.text == "".join(event.text for event in others if isinstance(event, AgentTextEvent))
+    return others, last.result
+
+
+def codes(events: Iterable[AgentEvent]) -> list[str | None]:
+    """The codes of the errors among these events."""
+    return [event.code for event in events if isinstance(event, AgentErrorEvent)]
+
+
+def wait_until(predicate: Callable[[], Any], timeout: float = PATIENCE) -> bool:
+    """Whether this came true in time. For what the kernel does and tells nobody about."""
+    deadline = time.monotonic() + timeout
+    while not predicate():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+class Gate:
+    """A FIFO between a test and a fake CLI: one side waits, the other opens it."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = str(path)
+        self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # Both ends, so that nobody blocks on opening it.
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def open(self) -> None:
+        """Let one waiter pass."""
+        os.write(self._fd, b"!")
+
+    def wait(self) -> int:
+        """Wait (bounded) for one `notify`; returns the pid of who came."""
+        data = b""
+        while not data.endswith(b"\n"):
+            ready, _, _ = select.select([self._fd], [], [], PATIENCE)
+            assert ready, f"nobody came to {self.path}"
+            data += os.read(self._fd, 1)
+        return int(data)
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process that is not dead (a zombie is)."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in (b"Z", b"X")
+
+
+def start_host(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """A Python program of a user, in a process of its own. Its stdout is a pipe."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **options.pop("env", {})}
+    return subprocess.Popen(
+        [sys.executable, "-X", "dev", "-W", "ignore", "-c", textwrap.dedent(code), *arguments],
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": env, **options},
+    )
+
+
+def run_host(code: str, *arguments: str, **options: Any) -> str:
+    """What such a program prints; it must exit with 0 and say nothing on stderr."""
+    with start_host(code, *arguments, **options) as host:
+        try:
+            out, err = host.communicate(timeout=PATIENCE)
+        finally:
+            host.kill()
+    assert (host.returncode, err) == (0, "")
+    return out

@@ -1,0 +1,193 @@
+"""Imports point one way: read from the source, so that a cycle cannot hide in a function."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import remoteclaw_sync
+from remoteclaw_sync.factory import RUNTIMES
+
+PACKAGE = "remoteclaw_sync"
+ROOT = Path(remoteclaw_sync.__file__).parent
+
+ADAPTERS = {f"runtimes.{module}" for module, _ in RUNTIMES.values()}
+
+# From the ground up. A module imports from lower layers only, or from its own folder; a folder stands for all in it.
+LAYERS: tuple[set[str], ...] = (
+    {"_version", "_values", "ndjson", "classify", "redaction", "versions", "fake_lines"},
+    {"types"},
+    {"errors"},
+    {"process", "mcp", "delivery", "sessions"},
+    {"record"},
+    {"runtimes"},
+    ADAPTERS,
+    {"factory"},
+    {"replay", "gateway"},
+    {"bridge"},
+    {"testing", "web", "demo"},
+    {""},  # remoteclaw_sync itself: the list of public names.
+    {"cli"},
+    {"__main__"},
+)
+
+THIRD_PARTY = {"attrs", "tomli_w"}  # install_requires
+OPTIONAL = {"orjson", "pytest"}  # extras `speed` and `test`
+
+
+def module_names() -> list[str]:
+    paths = (path.relative_to(ROOT).with_suffix("") for path in ROOT.rglob("*.py"))
+    return sorted(".".join(part for part in path.parts if part != "__init__") for path in paths)
+
+
+def source_of(module: str) -> Path:
+    path = ROOT.joinpath(*module.split(".")) if module else ROOT
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """All imports, also those inside functions; not those for the type checker alone."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child
+        elif isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            yield from statements(ast.Module(body=child.orelse, type_ignores=[]))
+        else:
+            yield from statements(child)
+
+
+def absolute(module: str, statement: ast.ImportFrom) -> str:
+    """The module a `from ... import` names, in full."""
+    if statement.level == 0:
+        return statement.module or ""
+    package = [PACKAGE, *module.split(".")] if module else [PACKAGE]
+    if source_of(module).name != "__init__.py":
+        package.pop()
+    parts = package[: len(package) - statement.level + 1]
+    return ".".join([*parts, statement.module] if statement.module else parts)
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """The modules imported by one of ours, in full; `from . import a` counts as an import of `.a`."""
+    found: set[str] = set()
+    known = {f"{PACKAGE}.{name}" for name in module_names() if name}
+    for statement in statements(ast.parse(source_of(module).read_text(encoding="utf-8"))):
+        if isinstance(statement, ast.Import):
+            found |= {alias.name for alias in statement.names}
+            continue
+        source = absolute(module, statement)
+        submodules = {f"{source}.{alias.name}" for alias in statement.names} & known
+        found |= submodules or {source}
+    return frozenset(found)
+
+
+def internal(module: str) -> set[str]:
+    ours = {name for name in imports(module) if name == PACKAGE or name.startswith(f"{PACKAGE}.")}
+    return {name[len(PACKAGE) + 1 :] for name in ours}
+
+
+def folder_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def layer(module: str) -> int:
+    for name in (module, folder_of(module)):
+        for number, members in enumerate(LAYERS):
+            if name in members:
+                return number
+    raise AssertionError(f"{module!r} is in no layer: give it one in LAYERS")
+
+
+def test_every_module_has_a_layer() -> None:
+    assert len(module_names()) > 20
+    for module in module_names():
+        layer(module)
+
+
+def test_no_import_points_upwards() -> None:
+    upwards = {
+        f"{module} -> {target}"
+        for module in module_names()
+        for target in internal(module)
+        if layer(target) > layer(module)
+    }
+    assert upwards == set()
+
+
+def test_modules_of_one_layer_know_each_other_only_inside_a_folder() -> None:
+    sideways = {
+        f"{module} -> {target}"
+        for module in module_names()
+        for target in internal(module)
+        if layer(target) == layer(module) and folder_of(target) != folder_of(module)
+    }
+    assert sideways == set()
+
+
+def test_no_adapter_imports_another() -> None:
+    for module in ADAPTERS:
+        assert internal(module) & ADAPTERS == set(), module
+
+
+def test_the_process_layer_knows_nothing_of_agents() -> None:
+    for module in module_names():
+        if folder_of(module) == "process":
+            outside = {target for target in internal(module) if folder_of(target) != "process"}
+            assert outside <= {"errors"}, module
+
+
+def test_the_ground_knows_nothing_of_the_package() -> None:
+    for module in LAYERS[0]:
+        assert internal(module) == set(), module
+
+
+def test_there_are_no_import_cycles() -> None:
+    finished: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, f"import cycle: {' -> '.join((*path, module))}"
+        if module not in finished:
+            for target in internal(module):
+                visit(target, (*path, module))
+            finished.add(module)
+
+    for module in module_names():
+        visit(module, ())
+
+
+def test_only_what_the_package_requires_is_imported() -> None:
+    foreign = {
+        name.partition(".")[0]
+        for module in module_names()
+        for name in imports(module)
+        if name.partition(".")[0] not in sys.stdlib_module_names | {PACKAGE}
+    }
+    assert foreign - OPTIONAL == THIRD_PARTY
+
+
+def test_the_reader_of_imports_sees_all_their_forms() -> None:
+    source = """
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from .never import seen
+else:
+    import at_run_time
+def function():
+    try:
+        from ..errors import ABORTED
+    except ImportError:
+        import orjson
+"""
+    found = [ast.unparse(statement) for statement in statements(ast.parse(source))]
+    assert found == [
+        "from typing import TYPE_CHECKING",
+        "import at_run_time",
+        "from ..errors import ABORTED",
+        "import orjson",
+    ]
+    assert internal("process.child") >= {"errors", "process.registry", "process.launch"}
+    assert internal("") == {"errors", "types"}

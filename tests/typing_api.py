@@ -1,0 +1,293 @@
+"""User code that is type-checked (`mypy --strict`) and never run.
+
+Every `assert_type` is a promise to users: an event narrows by its class and by `event.type`, and what the three
+verbs give needs no cast.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal, assert_never, assert_type
+
+from remoteclaw_sync import (
+    SUPPORTED_PROVIDERS,
+    AgentDeliveryResult,
+    AgentDoneEvent,
+    AgentErrorEvent,
+    AgentEvent,
+    AgentExecuteParams,
+    AgentRun,
+    AgentRunError,
+    AgentRunResult,
+    AgentRuntime,
+    AgentTextEvent,
+    AgentThinkingEvent,
+    AgentToolResultEvent,
+    AgentToolUseEvent,
+    AgentUsage,
+    BridgeCallbacks,
+    ChannelMessage,
+    ClaudeCliRuntime,
+    CLIRuntimeBase,
+    CodexCliRuntime,
+    GeminiCliRuntime,
+    McpMessageTarget,
+    McpServerConfig,
+    McpSideEffects,
+    OpenCodeCliRuntime,
+    PermissionDenial,
+    ReplyPayload,
+    __version__,
+    classify_error,
+    create_cli_runtime,
+    event_from_dict,
+)
+
+# --- narrowing -----------------------------------------------------------------------------------------------
+
+
+def by_isinstance(event: AgentEvent) -> str | None:
+    if isinstance(event, AgentTextEvent):
+        return event.text
+    if isinstance(event, AgentThinkingEvent):
+        return event.text
+    if isinstance(event, AgentToolUseEvent):
+        assert_type(event.input, Mapping[str, Any])
+        return event.tool_name
+    if isinstance(event, AgentToolResultEvent):
+        return event.output if event.is_error else event.tool_id
+    if isinstance(event, AgentErrorEvent):
+        assert_type(event.code, str | None)
+        return event.message
+    assert_type(event, AgentDoneEvent)
+    return event.result.session_id
+
+
+def by_type(event: AgentEvent) -> str | None:
+    if event.type == "text":
+        assert_type(event, AgentTextEvent)
+        return event.text
+    if event.type == "thinking":
+        assert_type(event, AgentThinkingEvent)
+        return event.text
+    if event.type == "tool_use":
+        assert_type(event, AgentToolUseEvent)
+        return event.parent_tool_use_id
+    if event.type == "tool_result":
+        assert_type(event, AgentToolResultEvent)
+        return event.output
+    if event.type == "error":
+        assert_type(event, AgentErrorEvent)
+        return event.message
+    assert_type(event, AgentDoneEvent)
+    assert_type(event.type, Literal["done"])
+    return event.result.text
+
+
+def by_match_on_type(event: AgentEvent) -> str:
+    match event.type:
+        case "text" | "thinking":
+            return event.text
+        case "tool_use":
+            return event.tool_name
+        case "tool_result":
+            return event.output
+        case "error":
+            return event.message
+        case "done":
+            return event.result.text
+        case never:
+            assert_never(never)
+
+
+def by_match_on_class(event: AgentEvent) -> str:
+    match event:
+        case AgentTextEvent(text) | AgentThinkingEvent(text):
+            return text
+        case AgentToolUseEvent(tool_name=name, tool_id=call):
+            return name + call
+        case AgentToolResultEvent(output=output):
+            return output
+        case AgentErrorEvent(message, code):
+            return message + (code or "")
+        case AgentDoneEvent(result):
+            return result.text
+        case never:
+            assert_never(never)
+
+
+def the_type_is_a_literal_of_the_class() -> None:
+    assert_type(AgentTextEvent.type, Literal["text"])
+    assert_type(AgentThinkingEvent.type, Literal["thinking"])
+    assert_type(AgentToolUseEvent.type, Literal["tool_use"])
+    assert_type(AgentToolResultEvent.type, Literal["tool_result"])
+    assert_type(AgentErrorEvent.type, Literal["error"])
+    assert_type(AgentDoneEvent.type, Literal["done"])
+
+
+def values_are_frozen(event: AgentTextEvent, result: AgentRunResult, params: AgentExecuteParams) -> None:
+    event.text = "other"  # type: ignore[misc]
+    event.type = "text"  # type: ignore[misc]
+    result.aborted = True  # type: ignore[misc]
+    params.prompt = "other"  # type: ignore[misc]
+
+
+# --- the three verbs -----------------------------------------------------------------------------------------
+
+
+def execute(runtime: CLIRuntimeBase, params: AgentExecuteParams) -> None:
+    with closing(runtime.execute(params)) as events:
+        assert_type(events, Generator[AgentEvent, None, None])
+        for event in events:
+            if event.type == "text":
+                print(event.text)
+    for event in runtime.execute("hi", working_directory=".", deadline=60):
+        assert_type(event, AgentEvent)
+
+
+def start(runtime: CLIRuntimeBase) -> None:
+    with runtime.start("hi") as run:
+        assert_type(run, AgentRun)
+        assert_type(run.pid, int | None)
+        threading.Timer(10, run.abort).start()
+        for event in run:
+            assert_type(event, AgentEvent)
+        assert_type(run.result, AgentRunResult | None)
+
+
+def run(runtime: CLIRuntimeBase) -> None:
+    assert_type(runtime.run("hi"), AgentRunResult)
+    result = runtime.run("hi", check=False, model="large")
+    assert_type(result.ok, bool)
+    assert_type(result.usage, AgentUsage | None)
+    assert_type(result.permission_denials, tuple[PermissionDenial, ...])
+    try:
+        runtime.run(AgentExecuteParams("hi"))
+    except AgentRunError as error:
+        assert_type(error.result, AgentRunResult)
+        assert_type(error.errors, tuple[AgentErrorEvent, ...])
+
+
+# --- what goes in --------------------------------------------------------------------------------------------
+
+
+def params_take_any_sequence_and_path() -> AgentExecuteParams:
+    return AgentExecuteParams(
+        "hi",
+        session_id="abc",
+        mcp_servers={
+            "files": McpServerConfig("npx", ["-y", "server-files"], {"TOKEN": "t"}, trust=False),
+            "web": McpServerConfig(url="https://example.org/mcp", headers={"Authorization": "Bearer t"}),
+        },
+        abort_signal=threading.Event(),
+        working_directory=Path("."),
+        env={"A": "1", "B": None},
+        system_prompt="Be brief.",
+        model="large",
+        permission_mode="read-only",
+        images=["a.png", Path("b.png")],
+        extra_args=["--verbose"],
+        deadline=60,
+        prompt_syntax="cli",
+    )
+
+
+def a_wrong_permission_mode_is_seen_before_the_run() -> None:
+    AgentExecuteParams("hi", permission_mode="readonly")  # type: ignore[arg-type]
+
+
+# --- runtimes ------------------------------------------------------------------------------------------------
+
+
+class EchoRuntime(CLIRuntimeBase):
+    """All that a custom CLI needs."""
+
+    def __init__(self) -> None:
+        super().__init__("echo-agent", timeout=60.0)
+
+    def reset_state(self) -> None:
+        self.turns = 0
+
+    def build_args(self, params: AgentExecuteParams) -> list[str]:
+        return ["--json", *params.extra_args]
+
+    def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
+        return {"NO_COLOR": "1", "DEBUG": None}
+
+    def extract_event(self, line: str) -> AgentEvent | Iterable[AgentEvent] | None:
+        self.turns += 1
+        return AgentTextEvent(line)
+
+
+class NarrowerRuntime(EchoRuntime):
+    """Hooks may promise more than the base asks for."""
+
+    def extract_event(self, line: str) -> list[AgentEvent]:
+        return [AgentTextEvent(line)]
+
+    @property
+    def supports_stdin_prompt(self) -> bool:
+        return False
+
+    @property
+    def ndjson_stream(self) -> Literal["stderr"]:
+        return "stderr"
+
+
+class ScriptedRuntime:
+    """The protocol asks for `execute` alone, and for no base class."""
+
+    def execute(self, params: AgentExecuteParams) -> Iterator[AgentEvent]:
+        yield AgentTextEvent(params.prompt)
+        yield AgentDoneEvent(AgentRunResult(text=params.prompt))
+
+
+def answer(runtime: AgentRuntime, prompt: str) -> str:
+    return "".join(event.text for event in runtime.execute(AgentExecuteParams(prompt)) if event.type == "text")
+
+
+def every_runtime_conforms_to_the_protocol(base: CLIRuntimeBase) -> list[AgentRuntime]:
+    assert_type(create_cli_runtime("claude"), CLIRuntimeBase)
+    assert_type(SUPPORTED_PROVIDERS, tuple[str, ...])
+    answer(EchoRuntime(), "hi")
+    return [
+        base,
+        EchoRuntime(),
+        NarrowerRuntime(),
+        ScriptedRuntime(),
+        create_cli_runtime("codex", timeout=10.0),
+        ClaudeCliRuntime(),
+        GeminiCliRuntime(timeout=10.0),
+        CodexCliRuntime("codex"),
+        OpenCodeCliRuntime(["npx", "opencode-ai"]),
+    ]
+
+
+# --- values --------------------------------------------------------------------------------------------------
+
+
+def from_dict_keeps_its_class(data: dict[str, Any]) -> None:
+    assert_type(AgentTextEvent.from_dict(data), AgentTextEvent)
+    assert_type(AgentRunResult.from_dict(data), AgentRunResult)
+    assert_type(event_from_dict(data), AgentEvent)
+    assert_type(AgentUsage(1, 2).to_dict(), dict[str, Any])
+    assert_type(AgentUsage(1) + AgentUsage(2), AgentUsage)
+
+
+def delivery(result: AgentRunResult, sent: list[str]) -> AgentDeliveryResult:
+    effects = McpSideEffects(sent_texts=sent, sent_targets=[McpMessageTarget("message", "telegram")], cron_adds=1)
+    assert_type(effects.did_send_via_mcp_tool, bool)
+    delivered = AgentDeliveryResult([ReplyPayload("hi", ["https://example.org/a.png"])], result, effects)
+    assert_type(delivered.payloads, tuple[ReplyPayload, ...])
+    BridgeCallbacks(on_partial_reply=print, on_block_reply=lambda payload: payload.text)
+    ChannelMessage("hi", provider="slack", channel_id="C1", sender="u", metadata={"ts": 1})
+    return delivered
+
+
+def classification() -> str:
+    found = classify_error("HTTP 429", exit_code=1, provider="gemini")
+    assert_type(found.retryable, bool)
+    return found.error_subtype + __version__
