@@ -39,9 +39,18 @@ from .types import (
 
 if TYPE_CHECKING:
     from ._version import __version__ as __version__
+    from .bridge import ChannelBridge as ChannelBridge
+    from .bridge import RetryPolicy as RetryPolicy
+    from .bridge import Route as Route
     from .classify import classify_error as classify_error
+    from .delivery import split_text as split_text
     from .factory import SUPPORTED_PROVIDERS as SUPPORTED_PROVIDERS
     from .factory import create_cli_runtime as create_cli_runtime
+    from .gateway.server import Gateway as Gateway
+    from .gateway.side_effects import CronJob as CronJob
+    from .gateway.side_effects import GatewayTools as GatewayTools
+    from .gateway.side_effects import OutgoingMessage as OutgoingMessage
+    from .gateway.tools import tool as tool
     from .record import Recording as Recording
     from .replay import ReplayRuntime as ReplayRuntime
     from .runtimes.agent_run import AgentRun as AgentRun
@@ -50,21 +59,34 @@ if TYPE_CHECKING:
     from .runtimes.codex import CodexCliRuntime as CodexCliRuntime
     from .runtimes.gemini import GeminiCliRuntime as GeminiCliRuntime
     from .runtimes.opencode import OpenCodeCliRuntime as OpenCodeCliRuntime
+    from .sessions import Conversation as Conversation
+    from .sessions import SessionMap as SessionMap
 
 # Imported when first asked for, so that `import remoteclaw_sync` stays cheap.
 _LAZY = {
     "AgentRun": ".runtimes.agent_run",
     "CLIRuntimeBase": ".runtimes.base",
+    "ChannelBridge": ".bridge",
     "ClaudeCliRuntime": ".runtimes.claude",
     "CodexCliRuntime": ".runtimes.codex",
+    "Conversation": ".sessions",
+    "CronJob": ".gateway.side_effects",
+    "Gateway": ".gateway.server",
+    "GatewayTools": ".gateway.side_effects",
     "GeminiCliRuntime": ".runtimes.gemini",
     "OpenCodeCliRuntime": ".runtimes.opencode",
+    "OutgoingMessage": ".gateway.side_effects",
     "Recording": ".record",
     "ReplayRuntime": ".replay",
+    "RetryPolicy": ".bridge",
+    "Route": ".bridge",
     "SUPPORTED_PROVIDERS": ".factory",
+    "SessionMap": ".sessions",
     "__version__": "._version",
     "classify_error": ".classify",
     "create_cli_runtime": ".factory",
+    "split_text": ".delivery",
+    "tool": ".gateway.tools",
 }
 
 __all__ = [
@@ -84,25 +106,36 @@ __all__ = [
     "AgentUsage",
     "BridgeCallbacks",
     "CLIRuntimeBase",
+    "ChannelBridge",
     "ChannelMessage",
     "ClaudeCliRuntime",
     "CodexCliRuntime",
+    "Conversation",
+    "CronJob",
+    "Gateway",
+    "GatewayTools",
     "GeminiCliRuntime",
     "McpMessageTarget",
     "McpServerConfig",
     "McpSideEffects",
     "OpenCodeCliRuntime",
+    "OutgoingMessage",
     "PermissionDenial",
     "Recording",
     "RemoteClawError",
     "ReplayRuntime",
     "ReplyPayload",
+    "RetryPolicy",
+    "Route",
     "SUPPORTED_PROVIDERS",
+    "SessionMap",
     "UnknownProviderError",
     "__version__",
     "classify_error",
     "create_cli_runtime",
     "event_from_dict",
+    "split_text",
+    "tool",
 ]
 
 

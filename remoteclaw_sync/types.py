@@ -126,6 +126,7 @@ class AgentExecuteParams(Value):
         images: paths of images to show to the model.
         extra_args: further arguments for the CLI, as they are.
         deadline: seconds of wall clock for the whole run.
+        tools: Python functions that the agent may call; they run in threads of this process.
         prompt_syntax: "cli" lets the CLI interpret `/commands` and `@files` in the prompt (default: "text").
     """
 
@@ -146,6 +147,9 @@ class AgentExecuteParams(Value):
     extra_args: tuple[str, ...] = attrs.field(default=(), converter=as_tuple, kw_only=True, repr=False)
     deadline: float | None = attrs.field(default=None, kw_only=True)
     prompt_syntax: PromptSyntax | None = attrs.field(default=None, kw_only=True)
+    tools: tuple[Any, ...] = attrs.field(
+        default=(), converter=as_tuple, kw_only=True, repr=False, eq=False, metadata=TRANSIENT
+    )
 
     def __attrs_post_init__(self) -> None:
         check_text("prompt", self.prompt)

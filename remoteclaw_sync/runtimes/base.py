@@ -22,6 +22,7 @@ from ..types import AgentErrorEvent, AgentEvent, AgentExecuteParams, AgentRunRes
 from .agent_run import AgentRun, RunControl
 from .engine import LineExtractor, drive
 from .outcome import RunOutcome
+from .python_tools import check_tools
 from .resources import RunResources
 
 DEFAULT_TIMEOUT = 300.0  # Seconds of silence.
@@ -115,6 +116,7 @@ class CLIRuntimeBase(abc.ABC):
             raise TypeError(f"params must be an AgentExecuteParams or a prompt, not {type(params).__name__}")
         elif fields:
             params = attrs.evolve(params, **fields)
+        check_tools(params)
         self.check_params(params)
         private = copy.copy(self)
         private.outcome = RunOutcome()

@@ -32,6 +32,7 @@ from ..types import (
 )
 from .agent_run import RunControl
 from .outcome import Evidence, judge
+from .python_tools import with_gateway
 from .resources import GivenUp, RunResources
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ def _prepare(
     runtime: CLIRuntimeBase, params: AgentExecuteParams, control: RunControl, resources: RunResources
 ) -> tuple[ChildProcess | None, SpawnFailure | None]:
     try:
+        params = with_gateway(params, resources)
         return runtime.new_child(runtime.prepare(params, resources)), None
     except GivenUp as given_up:
         control.request_end(given_up.reason)
