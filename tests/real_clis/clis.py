@@ -99,7 +99,8 @@ class Gemini(RealCli):
         settings = {
             # A base URL alone is not enough: without this the CLI exits 41.
             "security": {"auth": {"selectedType": "gemini-api-key"}},
-            "general": {"enableAutoUpdate": False, "disableAutoUpdate": True, "disableUpdateNag": True},
+            # Not the older `disable...` names: the CLI would rewrite the file.
+            "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
             "privacy": {"usageStatisticsEnabled": False},
             "telemetry": {"enabled": False},
         }

@@ -238,7 +238,7 @@ def add_own_server(bench: Bench, cli: RealCli) -> None:
     texts = {
         "claude": f'{{"mcpServers": {{"mine": {{"command": "{command}", "args": [{quoted}]}}}}}}',
         "gemini": f'// mine\n{{"mcpServers": {{"mine": {{"command": "{command}", "args": [{quoted}], '
-        '"trust": true},}}',
+        '"trust": true}}}',
         "opencode": f'{{"$schema": "https://opencode.ai/config.json", /* mine */ "mcp": {{"mine": '
         f'{{"type": "local", "command": ["{command}", {quoted}]}}}}}}',
     }
