@@ -164,7 +164,7 @@ class ChildProcess:
         """Whether the chunk in hand came before the child was told to end: a CLI may finish its turn on SIGTERM."""
         return self._bytes_at_end is None or self._bytes_out <= self._bytes_at_end
 
-    def expect_exit(self, expected: bool) -> None:
+    def expect_exit(self, expected: bool, linger: float | None = None) -> None:
         """The CLI has said its last word (or has not, after all): it may stay for the linger time only.
 
         Said anew after each chunk; until then, what has come meanwhile may be the beginning of another turn.
@@ -175,8 +175,8 @@ class ChildProcess:
             now = time.monotonic()
             if self._last_word_at is None:
                 self._last_word_at = now
-            limit = self._last_word_at + LINGER_LIMIT * self._launch.linger
-            self._exit_expected_at = min(now + self._launch.linger, limit)
+            linger = self._launch.linger if linger is None else linger
+            self._exit_expected_at = min(now + linger, self._last_word_at + LINGER_LIMIT * linger)
             self._backend.wake()
 
     # --- for anyone -----------------------------------------------------------------------------------------

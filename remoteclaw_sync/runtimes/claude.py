@@ -43,7 +43,7 @@ from .engine import Extracted
 from .resources import RunResources
 
 # Claude waits 5 s after its last word for a shell it left in the background, and may then begin another turn.
-LINGER = 7.0
+LINGER_WITH_SHELLS = 7.0
 
 OUTPUT_ARGS = ("-p", "--output-format=stream-json", "--verbose", "--include-partial-messages")
 
@@ -90,7 +90,8 @@ class ClaudeCliRuntime(DialectRuntime):
         timeout: seconds of silence after which the run is ended; None for no limit.
         prompt_syntax: "text" (a prompt `/clear` or `@file` reaches the model as written) or "cli" (Claude runs
             /commands and reads @files); a run's own `prompt_syntax` goes before it.
-        options: those of `CLIRuntimeBase`; `linger` is 7 s here, because Claude waits 5 s for background shells.
+        options: those of `CLIRuntimeBase`; `linger` is at least 7 s while a background shell runs, for which Claude
+            waits 5 s.
     """
 
     provider = "claude"
@@ -109,13 +110,12 @@ class ClaudeCliRuntime(DialectRuntime):
         *,
         timeout: float | None = DEFAULT_TIMEOUT,
         prompt_syntax: PromptSyntax = "text",
-        linger: float = LINGER,
         **options: Any,
     ) -> None:
         if prompt_syntax not in ("text", "cli"):
             raise ValueError(f"prompt_syntax must be one of 'text', 'cli', not {prompt_syntax!r}")
         self.prompt_syntax: PromptSyntax = prompt_syntax
-        super().__init__(command, timeout, linger=linger, **options)
+        super().__init__(command, timeout, **options)
 
     def reset_state(self) -> None:
         self._system_prompt_file: str | None = None
@@ -132,6 +132,7 @@ class ClaudeCliRuntime(DialectRuntime):
         self._api_error_kind = ""
         self._usage = AgentUsage()
         self._agents: set[str] = set()  # Sub-agents at work, for which Claude does not end.
+        self._shells: set[str] = set()  # Shells at work, for which it waits a little.
         self._success_held = False
 
     # --- the command line -----------------------------------------------------------------------------------
@@ -358,10 +359,11 @@ class ClaudeCliRuntime(DialectRuntime):
                 models = f"{text(line, 'original_model')} to {text(line, 'fallback_model')}"
                 return AgentErrorEvent(f"Claude changed the model from {models}", errors.CLI_WARNING)
             case "task_started":
-                if line.get("task_type") != SHELL_TASK:
-                    self._agents.add(text(line, "task_id"))
+                at_work = self._shells if line.get("task_type") == SHELL_TASK else self._agents
+                at_work.add(text(line, "task_id"))
             case "task_notification":
                 self._agents.discard(text(line, "task_id"))
+                self._shells.discard(text(line, "task_id"))
         return None
 
     def _mcp_failures(self, line: Message) -> list[AgentEvent]:
@@ -384,6 +386,8 @@ class ClaudeCliRuntime(DialectRuntime):
         if line.get("is_error") or line.get("subtype") not in ("success", None):
             return (self._fail(line),)
         self.outcome.session_id = text(line, "session_id") or self.outcome.session_id
+        if self._shells:
+            self.linger = max(self.linger, LINGER_WITH_SHELLS)
         if self._agents:
             self._success_held = True  # Not the end: Claude waits for them, minutes if need be.
         else:

@@ -216,7 +216,7 @@ def _talk(runtime: CLIRuntimeBase, child: ChildProcess, tally: Tally) -> Generat
         tally.finished = finished
         if finished or exit_expected:
             exit_expected = finished
-            child.expect_exit(finished)
+            child.expect_exit(finished, runtime.linger)
 
 
 def _collect(extracted: AgentEvent | Iterable[AgentEvent], events: list[AgentEvent]) -> None:
