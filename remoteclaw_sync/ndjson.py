@@ -108,6 +108,16 @@ def parse_line(line: str) -> dict[str, Any] | None:
     return value
 
 
+def is_strict_json(line: str) -> bool:
+    """Whether the standard parser takes this line; if not, that is logged as for any malformed line."""
+    try:
+        json.loads(line)
+    except ValueError as error:
+        _warn(type(error).__name__, line)
+        return False
+    return True
+
+
 def _warn(reason: str, text: str) -> None:
     # The line itself stays out of the log: it may quote a prompt or a secret.
     logger.warning("skipped a malformed line of %d characters: %s", len(text), reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import json
 import os
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
@@ -13,7 +14,7 @@ import attrs
 
 from .._values import check_path, check_seconds, check_size, check_text
 from ..errors import WORKING_DIRECTORY_NOT_FOUND, AgentRunError, RunSetupError
-from ..ndjson import MAX_LINE_BYTES, parse_line
+from ..ndjson import MAX_LINE_BYTES, is_strict_json, parse_line
 from ..process.child import ChildProcess
 from ..process.identity import host_identity
 from ..process.launch import Launch
@@ -81,7 +82,7 @@ class CLIRuntimeBase(abc.ABC):
 
     # --- the three verbs ------------------------------------------------------------------------------------
 
-    def execute(self, params: AgentExecuteParams | str, /, **fields: Any) -> Generator[AgentEvent, None, None]:
+    def execute(self, params: AgentExecuteParams | str, **fields: Any) -> Generator[AgentEvent, None, None]:
         """Run the CLI and yield its events, the last of them `done`. Blocks while waiting for the next.
 
         Takes an AgentExecuteParams, or a prompt and its other fields as keywords. Bad arguments raise here
@@ -90,11 +91,11 @@ class CLIRuntimeBase(abc.ABC):
         """
         return self._new_run(params, fields)[0]
 
-    def start(self, params: AgentExecuteParams | str, /, **fields: Any) -> AgentRun:
+    def start(self, params: AgentExecuteParams | str, **fields: Any) -> AgentRun:
         """The same run as a handle: an iterator and context manager with `abort()`, `close()`, `pid`, `result`."""
         return AgentRun(*self._new_run(params, fields))
 
-    def run(self, params: AgentExecuteParams | str, /, *, check: bool = True, **fields: Any) -> AgentRunResult:
+    def run(self, params: AgentExecuteParams | str, *, check: bool = True, **fields: Any) -> AgentRunResult:
         """Run to the end and return the summary. Raises AgentRunError if the run failed, unless `check` is False."""
         events, control = self._new_run(params, fields)
         reported: list[AgentErrorEvent] = []
@@ -202,7 +203,16 @@ class CLIRuntimeBase(abc.ABC):
         extract_event = self.extract_event
 
         def extract(line: str) -> AgentEvent | Iterable[AgentEvent] | None:
-            return None if parse_line(line) is None else extract_event(line.strip())
+            if parse_line(line) is None:
+                return None
+            try:
+                return extract_event(line.strip())
+            except json.JSONDecodeError:
+                # Our parser lets raw control characters inside strings pass. For a hook that does not, such a line is
+                # malformed as any other.
+                if is_strict_json(line):
+                    raise
+                return None
 
         return extract
 

@@ -219,3 +219,17 @@ def test_an_empty_output_is_not_a_success() -> None:
     events, result = finished(FakeRuntime().execute("hi"))
     assert codes(events) == ["CLI_INCOMPLETE"]
     assert (result.error_subtype, result.exit_code) == ("incomplete", 0)
+
+
+def test_a_line_that_only_the_hook_s_own_parser_refuses_is_malformed_not_an_error() -> None:
+    """A raw control character inside a string: our parser lets it pass, a strict `json.loads` does not."""
+
+    class Strict(FakeRuntime):
+        def extract_event(self, line: str) -> AgentEvent:
+            return AgentTextEvent(json.loads(line)["text"])
+
+    runtime = Strict(["raw", '{"type": "text", "text": "a\x01b"}\n' + line("good")])
+    events, result = finished(runtime.execute("hi"))
+    assert [event.type for event in events] == ["text"]
+    assert result.text == "good"
+    assert result.ok
