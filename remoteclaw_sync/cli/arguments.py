@@ -74,6 +74,8 @@ def build_parser() -> argparse.ArgumentParser:
     replay.add_argument("--speed", type=float, default=None, help="1 keeps the recorded pauses (default: at once)")
     _add_view_options(replay)
 
+    _add_serve_options(_command(commands, "serve", "serve", "a chat page in the browser, on this machine only"))
+
     doctor = _command(commands, "doctor", "doctor", "what is installed, whether it can run, what was left behind")
     doctor.add_argument("-C", "--cwd", metavar="DIR", help="the folder to look at (default: this one)")
     doctor.add_argument("--json", action="store_true", help="as one JSON object")
@@ -118,6 +120,18 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add("--deadline", metavar="SECONDS", type=float, help="end the run after so much time")
     add("--record", metavar="FILE", help="write what the CLI says to a file, for replay")
     _add_view_options(parser)
+
+
+def _add_serve_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("-p", "--provider", metavar="NAME", help="the agent that is chosen at first")
+    add("-C", "--cwd", metavar="DIR", help="where agents work (default: here)")
+    add("-m", "--model", metavar="NAME", help="a model as the CLI knows it")
+    add("--permission-mode", choices=get_args(PermissionMode), default="default", help="(default: the CLI's own)")
+    add("--timeout", metavar="SECONDS", type=float, help="end a run after so much silence (default: 300)")
+    add("--port", type=int, default=8788, help="(default: 8788; 0 takes a free one)")
+    add("--host", metavar="ADDRESS", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
+    add("--allow-remote", action="store_true", help="let --host be one that other machines can reach")
 
 
 def _add_view_options(parser: argparse.ArgumentParser) -> None:

@@ -104,6 +104,7 @@ def borrowed_paths(folder: str) -> list[str]:
     return [
         os.path.join(folder, ".gemini", "settings.json"),
         os.path.join(folder, ".opencode", "opencode.json"),
+        os.path.join(folder, ".opencode", "opencode.jsonc"),
         os.path.join(codex_home(), "config.toml"),
     ]
 

@@ -1,0 +1,29 @@
+"""An agent in a web request: its events as a stream that a browser reads, and that ends when the visitor leaves.
+
+    from remoteclaw_sync.web import flask_stream
+
+    @app.post("/ask")
+    def ask():
+        return flask_stream(runtime.start(request.json["prompt"]))
+
+Knows no web framework; `flask_stream()` and `django_stream()` import theirs when they are called.
+"""
+
+from __future__ import annotations
+
+from .frameworks import django_stream, flask_stream
+from .journal import UnknownRunError
+from .runs import RunHandle, Runs, runs
+from .stream import EventStream, ndjson, sse
+
+__all__ = [
+    "EventStream",
+    "RunHandle",
+    "Runs",
+    "UnknownRunError",
+    "django_stream",
+    "flask_stream",
+    "ndjson",
+    "runs",
+    "sse",
+]

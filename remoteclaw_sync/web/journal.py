@@ -1,0 +1,194 @@
+"""The events of a run in a file that every worker of this machine can follow, also after the one that wrote it died.
+
+One file per run in a private folder (0700), one line per event, only ever appended to. The writer holds a lock on the
+file for as long as it lives: the kernel gives it up for a worker that is killed, which no pid file would.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+
+from ..errors import RemoteClawError
+from .pump import Item
+
+KEPT = ".run"  # A detached run's events.
+UNKEPT = ".live"  # A visitor's own run, for as long as it lives: nothing is in it.
+ABORT = ".abort"
+NEW = ".new"
+RUN_ID = re.compile(r"[0-9a-f]{32}")
+READ_SIZE = 1 << 20
+
+
+class UnknownRunError(RemoteClawError, LookupError):
+    """No such run is known here: it never was, or it ended longer ago than runs are kept."""
+
+
+class RunFolder:
+    """The folder that the workers share. Made when first needed."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def prepare(self) -> None:
+        """Make sure that it exists and is nobody else's. Raises PermissionError if it is."""
+        os.makedirs(self.path, 0o700, exist_ok=True)
+        found = os.lstat(self.path)
+        # In a world-writable /tmp anybody can be there first, and would read along or plant an answer.
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise PermissionError(f"{self.path} must be a folder of this user with mode 0700")
+
+    def file(self, run_id: str, suffix: str = KEPT) -> str:
+        """The path of a file of this run. Raises UnknownRunError for what is no run id: it comes from the network."""
+        if not isinstance(run_id, str) or RUN_ID.fullmatch(run_id) is None:
+            raise UnknownRunError("that is not a run id")
+        return os.path.join(self.path, run_id + suffix)
+
+    def find(self, run_id: str) -> str:
+        """The path of the file that its worker holds, or held. Raises UnknownRunError."""
+        for suffix in (KEPT, UNKEPT):
+            if os.path.exists(path := self.file(run_id, suffix)):
+                return path
+        raise UnknownRunError("no such run is kept here")
+
+    def run_ids(self) -> list[str]:
+        """All runs that are known, ended ones included."""
+        try:
+            names = os.listdir(self.path)
+        except OSError:
+            return []
+        stems = (os.path.splitext(name) for name in names)
+        return sorted(stem for stem, suffix in stems if suffix in (KEPT, UNKEPT) and RUN_ID.fullmatch(stem))
+
+    def ask_to_abort(self, run_id: str) -> None:
+        """Leave word for the worker whose run this is."""
+        os.close(os.open(self.file(run_id, ABORT), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+
+    def is_to_abort(self, run_id: str) -> bool:
+        return os.path.exists(self.file(run_id, ABORT))
+
+    def forget(self, run_id: str) -> None:
+        """Delete what is only for living runs."""
+        for suffix in (UNKEPT, ABORT):
+            _unlink(self.file(run_id, suffix))
+
+    def sweep(self, retention: float) -> None:
+        """Delete runs that ended, or lost their worker, longer than `retention` seconds ago."""
+        due = time.time() - retention
+        try:
+            names = os.listdir(self.path)
+        except OSError:
+            return
+        for name in names:
+            path = os.path.join(self.path, name)
+            try:
+                if os.stat(path).st_mtime < due and name.endswith((KEPT, UNKEPT, ABORT, NEW)) and not is_written(path):
+                    os.unlink(path)
+            except OSError:
+                pass  # Another worker swept it.
+
+
+def is_written(path: str) -> bool:
+    """Whether a living worker has this file in hand."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return _is_locked(fd)
+    finally:
+        os.close(fd)
+
+
+class JournalWriter:
+    """Appends a run's events. The file appears with the lock already held."""
+
+    def __init__(self, folder: RunFolder, run_id: str, suffix: str = KEPT) -> None:
+        folder.prepare()
+        path = folder.file(run_id, suffix)
+        new = folder.file(run_id, NEW)
+        # O_CLOEXEC: a CLI that inherited the descriptor would hold the lock after the worker's death.
+        self._fd = os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            os.rename(new, path)
+        except BaseException:
+            os.close(self._fd)
+            _unlink(new)
+            raise
+        self.size = 0
+
+    def append(self, item: Item) -> None:
+        line = memoryview(item.data + b"\n")
+        self.size += len(line)
+        while line:  # A full disk may take a part first and raise then; readers wait for the line's end.
+            line = line[os.write(self._fd, line) :]
+
+    def close(self) -> None:
+        """Give the lock up: by this readers know that nothing more comes."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class JournalReader:
+    """Reads a run's events from its file, from number `after` + 1 on, as far as they are written."""
+
+    def __init__(self, folder: RunFolder, run_id: str, after: int = 0) -> None:
+        try:
+            self._fd = os.open(folder.file(run_id), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise UnknownRunError("no such run is kept here") from None
+        self._after = after
+        self.number = 0  # Of the last event that was read or passed over.
+        self._last_line = b""
+        self._partial = b""
+
+    def read(self) -> Iterator[Item]:
+        """What has come since the last call."""
+        while chunk := os.read(self._fd, READ_SIZE) if self._fd >= 0 else b"":
+            *lines, self._partial = (self._partial + chunk).split(b"\n")
+            for line in lines:
+                self.number += 1
+                self._last_line = line
+                if self.number > self._after:
+                    yield Item(self.number, _kind(line), line)
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether the last event read is a `done`."""
+        return bool(self._last_line) and _kind(self._last_line) == "done"
+
+    def writer_is_gone(self) -> bool:
+        """Whether nothing more can come. What is written already may still have to be read."""
+        return self._fd < 0 or not _is_locked(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+def _kind(line: bytes) -> str:
+    return str(json.loads(line)["type"])
+
+
+def _is_locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return False
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

@@ -1,0 +1,109 @@
+"""The chat page in a real browser: Debian's Chromium without a screen, driven by selenium."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes import PATIENCE
+from tests.web.servers import needs
+
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",  # CI runs as root.
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    # A browser that looks for updates would knock at closed doors.
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def needs_browser() -> None:
+    """Skip the test where there is no browser to drive."""
+    needs("waitress", "selenium")
+    for program in ("chromium", "chromedriver"):
+        if shutil.which(program) is None:
+            pytest.skip(f"browser: {program} is not installed (Debian's chromium and chromium-driver)")
+
+
+@contextmanager
+def browser(folder: Path, *, width: int = 1000, height: int = 800) -> Iterator[Browser]:
+    """A new browser that has never been anywhere."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    for flag in (*FLAGS, f"--user-data-dir={folder}", f"--window-size={width},{height}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    # Chromium writes beside its profile, too.
+    env = {**os.environ, "HOME": str(folder), "TMPDIR": str(folder)}
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver"), env=env))
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()
+
+
+class Browser:
+    """What a person does with the page, and sees there."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def open(self, address: str) -> None:
+        self.driver.get(address)
+        self.until(lambda: self.count("#provider option"))
+
+    def reload(self) -> None:
+        self.driver.refresh()
+        self.until(lambda: self.count("#provider option"))
+
+    def find(self, selector: str) -> Any:
+        return self.driver.find_element("css selector", selector)
+
+    def count(self, selector: str) -> int:
+        return len(self.driver.find_elements("css selector", selector))
+
+    def text(self, selector: str = "#log") -> str:
+        return str(self.driver.execute_script("return document.querySelector(arguments[0]).textContent", selector))
+
+    def shows(self, selector: str) -> bool:
+        return bool(self.find(selector).is_displayed())
+
+    def type(self, keys: str, selector: str = "#prompt") -> None:
+        self.find(selector).send_keys(keys)
+
+    def click(self, selector: str) -> None:
+        self.find(selector).click()
+
+    def until(self, predicate: Callable[[], Any]) -> None:
+        """Wait (bounded) until the page is so."""
+        deadline = time.monotonic() + PATIENCE
+        while not predicate():
+            assert time.monotonic() < deadline, f"the page stayed as it is: {self.text('body')}"
+            time.sleep(0.02)
+
+    def turns_done(self, number: int) -> None:
+        self.until(lambda: self.count(".cost") == number and not self.count(".busy"))
+
+    def complaints(self) -> list[str]:
+        """What the browser itself had to say: blocked scripts, failed requests."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def screenshot(self, name: str) -> None:
+        """Kept if somebody wants to look: `REMOTECLAW_SYNC_SCREENSHOTS` is a folder."""
+        if folder := os.environ.get("REMOTECLAW_SYNC_SCREENSHOTS"):
+            self.driver.save_screenshot(os.path.join(folder, f"{name}.png"))

@@ -1,0 +1,271 @@
+"""Detached runs and the registry: across threads, processes and deaths."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from remoteclaw_sync import AgentEvent, AgentTextEvent
+from remoteclaw_sync.web import EventStream, Runs, UnknownRunError, sse
+from tests.fakes import PATIENCE, FakeRuntime, Gate, alive, wait_until
+from tests.web.streams import Frame, check_whole, frame, frames, text_of
+
+GateMaker = Callable[[], Gate]
+Worker = Callable[[str], tuple[subprocess.Popen[str], str, int]]
+
+WORKER = """
+import sys
+from remoteclaw_sync.web import Runs, sse
+from tests.fakes import FakeRuntime
+stream = sse(FakeRuntime(["text", "a"], ["text", "b"], ["notify", sys.argv[2]], ["hang"]).start("hi"),
+    registry=Runs(sys.argv[1]), detach=sys.argv[3] == "detach", heartbeat=0.3)
+print(stream.run_id, flush=True)
+for chunk in stream:
+    print(chunk.decode(), end="", flush=True)
+"""
+
+
+def next_frame(stream: EventStream) -> Frame:
+    return next(found for chunk in stream if (found := frame(chunk.removesuffix(b"\n\n"))) is not None)
+
+
+def ended(registry: Runs, run_id: str) -> bool:
+    return wait_until(lambda: not registry.get(run_id).live)
+
+
+@pytest.fixture
+def worker(registry: Runs, gate: GateMaker) -> Worker:
+    """Starts another process that streams a run; returns it, the run's id and the agent's pid."""
+
+    def start(how: str) -> tuple[subprocess.Popen[str], str, int]:
+        there = gate()
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), os.getcwd()])}
+        process = subprocess.Popen(
+            [sys.executable, "-c", WORKER, registry.folder.path, there.path, how],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
+        assert process.stdout is not None
+        run_id = process.stdout.readline().strip()
+        return process, run_id, there.wait()
+
+    return start
+
+
+# --- detach and resume -----------------------------------------------------------------------------------------
+
+
+def test_a_detached_run_goes_on_without_its_visitor(gate: GateMaker, registry: Runs) -> None:
+    middle = gate()
+    run = FakeRuntime(["text", "a"], ["wait", middle.path], ["text", "b"]).start("hi")
+    stream = sse(run, detach=True, registry=registry)
+    first = next_frame(stream)
+    stream.close()
+    assert registry.get(stream.run_id).live
+    middle.open()
+    rest = frames(sse(registry.resume(first.id)))
+    check_whole([first, *rest])
+    assert text_of([first, *rest]) == "ab"
+
+
+def test_a_resumed_stream_has_neither_gap_nor_repeat_wherever_it_was_cut(registry: Runs) -> None:
+    run = FakeRuntime(*(["text", f"{number} "] for number in range(20))).start("hi")
+    whole = frames(sse(run, detach=True, registry=registry))
+    check_whole(whole)
+    for seen in whole:
+        assert frames(sse(registry.resume(seen.id))) == whole[seen.number :]
+
+
+def test_many_visitors_read_the_same_run_at_once(gate: GateMaker, registry: Runs) -> None:
+    begin = gate()
+    handle = registry.start(FakeRuntime(["wait", begin.path], ["text", "a"], ["text", "b"]).start("hi"))
+    seen: list[list[Frame]] = []
+    readers = [threading.Thread(target=lambda: seen.append(frames(sse(handle)))) for _ in range(5)]
+    for reader in readers:
+        reader.start()
+    begin.open()
+    for reader in readers:
+        reader.join(PATIENCE)
+    assert len(seen) == 5
+    assert all(one == seen[0] for one in seen)
+    check_whole(seen[0])
+
+
+def test_there_are_heartbeats_while_a_detached_agent_is_silent(registry: Runs) -> None:
+    handle = registry.start(FakeRuntime(["hang"]).start("hi"))
+    stream = sse(handle, heartbeat=0.06)
+    assert next(stream).startswith(b":")
+    handle.abort()
+    assert [one.event for one in frames(stream)] == ["error", "done"]
+
+
+def test_another_process_reads_on(worker: Worker, registry: Runs) -> None:
+    process, run_id, _ = worker("detach")
+    with process:
+        stream = sse(registry.get(run_id))
+        assert [next_frame(stream).data["text"] for _ in "ab"] == ["a", "b"]
+        registry.get(run_id).abort()
+        assert [one.data.get("code") for one in frames(stream)] == ["ABORTED", None]
+
+
+@pytest.mark.parametrize("bad", ["", "x", "../../etc/passwd-1", "0" * 32, "0" * 32 + "-1", "0" * 32 + "--1"])
+def test_an_id_from_the_network_that_is_none_is_unknown(bad: str, registry: Runs) -> None:
+    with pytest.raises(UnknownRunError):
+        registry.resume(bad)
+    with pytest.raises(LookupError):
+        registry.get(bad)
+
+
+def test_a_run_that_is_not_detached_cannot_be_listened_to_again(registry: Runs) -> None:
+    stream = sse(FakeRuntime(["text", "a"], ["hang"]).start("hi"), registry=registry)
+    first = next_frame(stream)
+    with pytest.raises(UnknownRunError):
+        sse(registry.resume(first.id))
+    stream.close()
+
+
+def test_an_event_id_of_another_run_is_refused(registry: Runs) -> None:
+    handle = registry.start([AgentTextEvent("a")])
+    with pytest.raises(UnknownRunError):
+        sse(handle, last_event_id="0" * 32 + "-1")
+
+
+# --- bounds ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_says_more_than_is_kept_is_aborted(tmp_path: Path) -> None:
+    registry = Runs(tmp_path / "runs", max_bytes=1000)
+    runtime = FakeRuntime(["text", "a"], ["text", "b" * 2000], ["text", "c" * 2000], ["hang"])
+    found = frames(sse(runtime.start("hi"), detach=True, registry=registry))
+    assert [one.data.get("code") for one in found if one.event == "error"][0] == "BUFFER_FULL"
+    assert found[-1].data["result"]["aborted"] is True
+    assert [one.number for one in found] == list(range(1, len(found) + 1))
+    assert frames(sse(registry.resume(found[0].id))) == found[1:]
+
+
+def test_ended_runs_go_after_the_retention_time_and_living_ones_stay(tmp_path: Path) -> None:
+    registry = Runs(tmp_path / "runs", retention=60.0)
+    old = sse([AgentTextEvent("a")], detach=True, registry=registry)
+    list(old)
+    living = registry.start(FakeRuntime(["hang"]).start("hi"))
+    assert ended(registry, old.run_id)
+    long_ago = time.time() - 120
+    for run_id in (old.run_id, living.run_id):
+        os.utime(registry.folder.file(run_id), (long_ago, long_ago))
+    young = sse([AgentTextEvent("a")], detach=True, registry=registry)
+    list(young)
+    assert registry.folder.run_ids() == sorted([living.run_id, young.run_id])
+    living.abort()
+    assert ended(registry, living.run_id)
+
+
+def test_the_folder_and_its_files_are_private(registry: Runs) -> None:
+    stream = sse([AgentTextEvent("a")], detach=True, registry=registry)
+    list(stream)
+    assert os.stat(registry.folder.path).st_mode & 0o777 == 0o700
+    assert os.stat(registry.folder.file(stream.run_id)).st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a link"])
+def test_a_folder_that_somebody_else_could_write_to_is_refused(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs"
+    if kind == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        path.symlink_to(tmp_path / "elsewhere")
+    else:
+        path.mkdir()
+        path.chmod(0o777)
+    with pytest.raises(PermissionError, match="0700"):
+        Runs(path).start([AgentTextEvent("a")])
+
+
+# --- abort -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("detach", [True, False])
+def test_a_run_is_aborted_by_its_id(detach: bool, registry: Runs) -> None:
+    stream = sse(FakeRuntime(["text", "a"], ["hang"]).start("hi"), detach=detach, registry=registry)
+    first = next_frame(stream)
+    assert [handle.run_id for handle in registry] == [stream.run_id]
+    registry.get(stream.run_id).abort()
+    rest = frames(stream)
+    assert [one.data.get("code") for one in rest] == ["ABORTED", None]
+    check_whole([first, *rest])
+    assert wait_until(lambda: list(registry) == [])
+
+
+@pytest.mark.parametrize("how", ["detach", "attach"])
+def test_a_run_is_aborted_from_another_process(how: str, worker: Worker, registry: Runs) -> None:
+    process, run_id, agent = worker(how)
+    with process:
+        assert [handle.run_id for handle in registry] == [run_id]
+        registry.get(run_id).abort()
+        output, _ = process.communicate(timeout=PATIENCE)
+    assert '"code":"ABORTED"' in output
+    assert not alive(agent)
+    left = {name.partition(".")[2] for name in os.listdir(registry.folder.path)}
+    assert left == ({"run"} if how == "detach" else set())
+
+
+def test_aborting_an_ended_run_does_nothing(registry: Runs) -> None:
+    stream = sse([AgentTextEvent("a")], detach=True, registry=registry)
+    list(stream)
+    assert ended(registry, stream.run_id)
+    registry.get(stream.run_id).abort()
+    assert os.listdir(registry.folder.path) == [f"{stream.run_id}.run"]
+
+
+def test_a_worker_that_dies_takes_its_agent_along_and_visitors_are_told(worker: Worker, registry: Runs) -> None:
+    process, run_id, agent = worker("detach")
+    stream = sse(registry.get(run_id))
+    read = [next_frame(stream), next_frame(stream)]
+    with process:
+        process.kill()
+    rest = frames(stream)
+    assert [one.data.get("code") for one in rest] == ["WORKER_DIED", None]
+    assert rest[-1].data["result"]["error_subtype"] == "crash"
+    assert [one.number for one in [*read, *rest]] == [1, 2, 3, 4]
+    for seen in rest:
+        assert frames(sse(registry.resume(seen.id))) == rest[seen.number - 2 :]
+    assert list(registry) == []
+    registry.get(run_id).abort()
+    assert wait_until(lambda: not alive(agent))
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # From 3.12 on, for any fork beside threads.
+def test_a_forked_process_does_not_keep_a_dead_workers_run_alive(registry: Runs) -> None:
+    """Its copy of the descriptor would hold the lock by which others know that the worker lives.
+
+    Without an agent: whoever forks while another thread starts a process lets that one wait, in any Python program.
+    """
+    go_on = threading.Event()
+
+    def events() -> Iterator[AgentEvent]:
+        go_on.wait(PATIENCE)
+        yield AgentTextEvent("a")
+
+    handle = registry.start(events())
+    stay, there = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(there[1], b"!")
+        os.read(stay[0], 1)
+        os._exit(0)
+    try:
+        os.read(there[0], 1)
+        assert handle.live
+        go_on.set()
+        assert ended(registry, handle.run_id)
+    finally:
+        os.write(stay[1], b"!")
+        os.waitpid(child, 0)
+        for fd in (*stay, *there):
+            os.close(fd)
