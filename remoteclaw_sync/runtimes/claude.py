@@ -34,6 +34,7 @@ from .claude_messages import (
     is_failed_server_result,
     process_usage,
     readable_stderr,
+    recent_usage,
     retry_warning,
     turn_usage,
     user_line,
@@ -76,7 +77,8 @@ MCP_FAILED = ("failed", "needs-auth", "disabled")
 
 SYNTHETIC_MODEL = "<synthetic>"  # Claude's own words in the place of an answer: API errors, output of /commands.
 TOOL_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
-TOOL_DISABLED = "exists but is not enabled in this context"  # What a call gets of a tool that "read-only" leaves out.
+# What a call gets of a tool that "read-only" leaves out: Claude 2.1.197, 2.1.326.
+TOOL_DISABLED = ("exists but is not enabled in this context", "is disabled for this session")
 SHELL_TASK = "local_bash"  # A background task for which Claude does not hold back the end of its run.
 CUT_OFF = "the model's answer broke off and was asked for again; the text so far is not part of the answer"
 ROOT_HINT = "run as another user, or set IS_SANDBOX=1 in `env` if this is a container made for it"
@@ -103,6 +105,7 @@ class ClaudeCliRuntime(DialectRuntime):
         "system": "on_system",
         "result": "on_result",
     }
+    STREAMED = "stream_event"
 
     def __init__(
         self,
@@ -199,22 +202,25 @@ class ClaudeCliRuntime(DialectRuntime):
 
     # --- streamed messages ----------------------------------------------------------------------------------
 
-    def on_stream_event(self, line: Message) -> Extracted:
-        # One line in a hundred is not a text delta of the main thread: those come first, and by the shortest way.
+    def streamed_text(self, message: Message) -> str | None:
+        """A text delta of the main thread; one line in a hundred is anything else."""
         try:
-            event = line["event"]
-            if event["type"] == "content_block_delta" and line["parent_tool_use_id"] is None:
-                delta = event["delta"]
-                if delta["type"] == "text_delta":
-                    piece = delta["text"]
-                    if type(piece) is str:
-                        self._blocks[event["index"]].length += len(piece)
-                        return AgentTextEvent(piece)
+            event = message["event"]
+            delta = event["delta"]
+            if (
+                delta["type"] == "text_delta"
+                and event["type"] == "content_block_delta"
+                and message.get("parent_tool_use_id") is None
+            ):
+                piece = delta["text"]
+                if piece and type(piece) is str:
+                    self._blocks[event["index"]].length += len(piece)
+                    return piece
         except (KeyError, TypeError):
             pass  # Of another shape than usual: the careful way.
-        return self._on_other_stream_event(line)
+        return None
 
-    def _on_other_stream_event(self, line: Message) -> Extracted:
+    def on_stream_event(self, line: Message) -> Extracted:
         if line.get("parent_tool_use_id") is not None:
             return None  # A sub-agent's; its tool calls come as `assistant` lines.
         event = mapping(line, "event")
@@ -338,7 +344,7 @@ class ClaudeCliRuntime(DialectRuntime):
             failed = bool(block.get("is_error"))
             if failed:
                 self._tool_failures[tool_id] = output
-                if TOOL_DISABLED in output:
+                if any(words in output for words in TOOL_DISABLED):
                     self._deny(self._tool_names.get(tool_id, ""), tool_id)
             yield AgentToolResultEvent(tool_id, output, failed, parent)
 
@@ -398,11 +404,16 @@ class ClaudeCliRuntime(DialectRuntime):
 
     def _account(self, line: Message) -> None:
         outcome = self.outcome
-        self._usage += turn_usage(line)
-        # The process's own total is right also where the turns' numbers leave out sub-agents and fallbacks.
-        total = process_usage(line)
-        outcome.usage = total if total != AgentUsage() else self._usage
         cost, api_duration = number(line, "total_cost_usd"), number(line, "duration_api_ms")
+        recent = recent_usage(line)
+        if recent is not None:
+            self._usage += recent[0]
+            outcome.usage, cost = self._usage, (outcome.total_cost_usd or 0.0) + recent[1]
+        else:
+            self._usage += turn_usage(line)
+            # The process's own total is right also where the turns' numbers leave out sub-agents and fallbacks.
+            total = process_usage(line)
+            outcome.usage = total if total != AgentUsage() else self._usage
         outcome.total_cost_usd = outcome.total_cost_usd if cost is None else cost
         outcome.api_duration_ms = outcome.api_duration_ms if api_duration is None else api_duration
         outcome.num_turns = (outcome.num_turns or 0) + integer(line, "num_turns")

@@ -99,8 +99,24 @@ def turn_usage(result: Message) -> AgentUsage:
 
 def process_usage(result: Message) -> AgentUsage:
     """`result.modelUsage`: all that this process has used so far, sub-agents and fallbacks included."""
+    return _usage_of_models(mapping(result, "modelUsage"))
+
+
+def recent_usage(result: Message) -> tuple[AgentUsage, float] | None:
+    """Usage and cost in USD since the process's last `result` line, if it tells them (2.1.326 does, 2.1.197 not).
+
+    Where it does, `modelUsage` and `total_cost_usd` of a resumed session have its earlier runs in them.
+    """
+    models = mapping(result, "model_usage_since_last_result")
+    if not models:
+        return None
+    costs = [number(usage, "costUSD") or 0.0 for usage in models.values() if isinstance(usage, dict)]
+    return _usage_of_models(models), sum(costs)
+
+
+def _usage_of_models(models: Message) -> AgentUsage:
     total = AgentUsage()
-    for usage in mapping(result, "modelUsage").values():
+    for usage in models.values():
         if isinstance(usage, dict):
             total += AgentUsage(
                 input_tokens=integer(usage, "inputTokens"),

@@ -1,29 +1,29 @@
-"""Runs of the real Codex that show one thing each; their output is kept in tests/transcripts/codex/<version>/.
-
-`python -m tests.real_clis.scenarios_codex [name...]` writes them anew.
-"""
+"""Runs of the real Codex that show one thing each; see scenarios.py."""
 
 from __future__ import annotations
 
 import json
-import re
-import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
-from tests.real_clis.bench import Bench, RawRun, open_bench, refused_url, wanted_bin_folder
-from tests.real_clis.install import PACKAGE_OF_CLI, wanted_versions
+from tests.real_clis.bench import Bench, RawRun
+from tests.real_clis.model_server import ModelRequest
+from tests.real_clis.scenarios import (
+    PROMPT,
+    Scenario,
+    complaint,
+    refused_connection,
+    responding,
+    scripted,
+    without_variable,
+)
 from tests.real_clis.script import Cut, HttpError, Reply, StreamError, ToolCall, Turn, Usage
 
-TRANSCRIPTS = Path(__file__).parents[1] / "transcripts" / "codex"
 FEW_RETRIES = (
     "--config=model_providers.bench.stream_max_retries=1",
     "--config=model_providers.bench.request_max_retries=0",
 )
-PROMPT = "do what the script says"
-
-Scenario = Callable[[Bench], RawRun]
+AGENTS = "multi_agent_v1"  # The group of tools that is found by a search only, and can be called without one.
+INNER_TASK = "the inner task"
 
 
 def codex(bench: Bench, *arguments: str, prompt: str = PROMPT, resume: str | None = None) -> RawRun:
@@ -35,22 +35,12 @@ def codex(bench: Bench, *arguments: str, prompt: str = PROMPT, resume: str | Non
 
 def answered(*replies: Reply, arguments: Sequence[str] = ()) -> Scenario:
     """A run in which the model gives these replies."""
-
-    def scenario(bench: Bench) -> RawRun:
-        bench.server.script(replies)
-        return codex(bench, *arguments)
-
-    return scenario
+    return scripted(lambda bench: codex(bench, *arguments), *replies)
 
 
-def failed(*replies: Reply) -> Scenario:
+def failed(reply: Reply) -> Scenario:
     """A run that is answered so again and again."""
-
-    def scenario(bench: Bench) -> RawRun:
-        bench.server.script(replies, then=replies[-1])
-        return codex(bench, *FEW_RETRIES)
-
-    return scenario
+    return scripted(lambda bench: codex(bench, *FEW_RETRIES), then=reply)
 
 
 def shell(command: str, **fields: object) -> ToolCall:
@@ -105,25 +95,28 @@ def _plan(bench: Bench) -> RawRun:
     return codex(bench, "--config=tools.update_plan.enabled=true")
 
 
+def delegate(request: ModelRequest) -> Turn:
+    """The model starts a sub-agent, waits for it and answers."""
+    if request.prompt == INNER_TASK:
+        return Turn(text="inner answer")
+    if not request.tool_results:
+        return Turn(tool_calls=[ToolCall("spawn_agent", {"message": INNER_TASK}, namespace=AGENTS)])
+    (result,) = request.tool_results  # Those of the last request only.
+    if "inner answer" in result.text:
+        return Turn(text="outer answer")
+    wait = {"targets": [json.loads(result.text)["agent_id"]], "timeout_ms": 30_000}
+    return Turn(tool_calls=[ToolCall("wait_agent", wait, namespace=AGENTS)])
+
+
 def _resumed(bench: Bench) -> RawRun:
     bench.server.script([Turn(text="First.", usage=Usage(100, 7, 20, 0, 3)), Turn(text="Second.")])
     first = codex(bench)
     return codex(bench, resume=first.lines[0]["thread_id"])
 
 
-def _refused_connection(bench: Bench) -> RawRun:
-    bench.point_at(refused_url())
-    return codex(bench, *FEW_RETRIES, "--config=features.unbounded_connection_retries=false")
-
-
 def _bad_config(bench: Bench) -> RawRun:
     config = bench.home / ".codex" / "config.toml"
     config.write_text(config.read_text() + 'experimental_bearer_token = "sk-a-secret" and more\n')
-    return codex(bench)
-
-
-def _no_key(bench: Bench) -> RawRun:
-    del bench.env["BENCH_API_KEY"]
     return codex(bench)
 
 
@@ -145,6 +138,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "mcp": _mcp,
     "mcp_unapproved": _mcp_unapproved,
     "plan": _plan,
+    "sub_agent": responding(codex, lambda: delegate),
     "web_search": answered(
         Turn(tool_calls=[ToolCall("web_search", item=WEB_SEARCH)]), arguments=['--config=web_search="live"']
     ),
@@ -158,13 +152,13 @@ SCENARIOS: Mapping[str, Scenario] = {
         arguments=FEW_RETRIES,
     ),
     "resumed": _resumed,
-    "http_400": failed(HttpError(status=400, message="the scripted complaint")),
-    "http_401": failed(HttpError(status=401, message="the scripted complaint")),
-    "http_403": failed(HttpError(status=403, message="the scripted complaint")),
-    "http_404": failed(HttpError(status=404, message="the scripted complaint")),
-    "http_429": failed(HttpError(status=429, message="the scripted complaint")),
-    "http_500": failed(HttpError(status=500, message="the scripted complaint")),
-    "http_529": failed(HttpError(status=529, message="the scripted complaint")),
+    "http_400": failed(complaint(400)),
+    "http_401": failed(complaint(401)),
+    "http_403": failed(complaint(403)),
+    "http_404": failed(complaint(404)),
+    "http_429": failed(complaint(429)),
+    "http_500": failed(complaint(500)),
+    "http_529": failed(complaint(529)),
     "usage_limit": failed(HttpError(status=429, kind="usage_limit_reached")),
     "quota": failed(Turn(text=[StreamError("no money", "insufficient_quota")])),
     "context_window": failed(Turn(text=[StreamError("too long", "context_length_exceeded")])),
@@ -172,47 +166,13 @@ SCENARIOS: Mapping[str, Scenario] = {
     "rate_limit_in_stream": failed(Turn(text=[StreamError("slow down", "rate_limit_exceeded")])),
     "stream_error": failed(Turn(text=[StreamError("it broke", "other")])),
     "max_output_tokens": failed(Turn(text="cut off", stop="max_tokens")),
-    "refused_connection": _refused_connection,
-    "no_key": _no_key,
+    "refused_connection": refused_connection(
+        lambda bench: codex(bench, *FEW_RETRIES, "--config=features.unbounded_connection_retries=false")
+    ),
+    "no_key": without_variable("BENCH_API_KEY", codex),
     "unknown_session": lambda bench: codex(bench, resume="01a1eb00-15c6-7ed1-bb4b-e9131945d2e9"),
     "unknown_flag": lambda bench: codex(bench, "--no-such-flag"),
     "bad_config": _bad_config,
     "bad_value": lambda bench: codex(bench, '--config=sandbox_mode="whatever"'),
     "prompt_too_long": lambda bench: codex(bench, prompt="x" * 1_048_577),
 }
-
-
-def neutral(text: str, bench: Bench) -> str:
-    """Without what belongs to this machine."""
-    places = {
-        str(bench.workdir): "/work/project",
-        str(bench.home): "/home/user",
-        str(bench.tmp): "/tmp/user",
-        str(bench.bin_dir.parents[1]): "/opt/clis",
-        str(Path(__file__).parents[2]): "/opt/tests",
-    }
-    for place, name in places.items():
-        text = text.replace(place, name)
-    return re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:8080", text)
-
-
-def capture(name: str, bench: Bench, folder: Path) -> None:
-    """Run one scenario and write its stdout (`<name>.ndjson`) and the rest (`<name>.end.json`)."""
-    run = SCENARIOS[name](bench)
-    (folder / f"{name}.ndjson").write_text(neutral(run.stdout.decode(), bench), encoding="utf-8")
-    end = {"exit_code": run.returncode, "stderr": neutral(run.stderr.decode(), bench)}
-    (folder / f"{name}.end.json").write_text(json.dumps(end, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def main(names: Sequence[str]) -> None:
-    """Capture these scenarios (or all) with the pinned version."""
-    folder = TRANSCRIPTS / wanted_versions()[PACKAGE_OF_CLI["codex"]]
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in names or SCENARIOS:
-        with tempfile.TemporaryDirectory() as root, open_bench(Path(root, "bench"), wanted_bin_folder()) as bench:
-            capture(name, bench, folder)
-            assert not bench.server.problems, (name, bench.server.problems)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

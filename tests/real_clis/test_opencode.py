@@ -7,6 +7,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from remoteclaw_sync import (
     AgentThinkingEvent,
     AgentToolResultEvent,
     AgentUsage,
+    McpServerConfig,
     OpenCodeCliRuntime,
     errors,
 )
@@ -310,6 +312,88 @@ def test_a_permission_nobody_can_grant_is_a_failure_and_bypass_grants_it(cli_ben
     cli_bench.server.script(turns)
     _, result = run(cli_bench, permission_mode="bypass", session_id=result.session_id)
     assert (result.ok, result.text, result.permission_denials) == (True, "I look.Seen.", ())
+
+
+# --- MCP servers beyond what test_mcp.py shows on every CLI -----------------------------------------------------------
+
+
+def server(bench: Bench, trust: bool = True, **env: str) -> McpServerConfig:
+    command, *args = bench.mcp_command()
+    return McpServerConfig(command, args, env, trust)
+
+
+def test_trusted_servers_and_no_others_are_callable_where_the_users_settings_ask(cli_bench: Bench) -> None:
+    ask = {"*": "ask"}
+    settings = {"permission": "ask", "agent": {"build": {"permission": ask}, "mine": {"permission": ask}}}
+    (cli_bench.workdir / "opencode.json").write_text(json.dumps(settings))
+    servers = {"lab": server(cli_bench), "other": server(cli_bench, trust=False)}
+    for agent in ([], ["--agent=mine"]):
+        turns = [
+            Turn(tool_calls=[cli_bench.opencode.mcp_call("lab", "echo", {"text": "hi"}, "call_lab")]),
+            Turn(tool_calls=[cli_bench.opencode.mcp_call("other", "echo", {"text": "hi"}, "call_other")]),
+        ]
+        cli_bench.server.script(turns)
+        events, result = run(cli_bench, mcp_servers=servers, extra_args=agent)
+        assert results(events)["call_lab"].output == "echo: hi"
+        assert results(events)["call_other"].is_error
+        assert result.error_subtype == "permission"
+        assert [denial.tool for denial in result.permission_denials] == ["other_echo"]
+
+
+def test_merge_restore_in_a_folder_without_settings_leaves_not_even_a_folder(cli_bench: Bench) -> None:
+    def respond(request: ModelRequest) -> Reply:
+        if not request.tool_results:
+            return Turn(tool_calls=[cli_bench.opencode.mcp_call("lab", "env", {"name": "TOKEN"})])
+        return Turn(text=request.tool_results[-1].text)
+
+    cli_bench.server.respond(respond)
+    tokens = [f'{number} "q" \\\n {{env:HOME}} {{file:/etc/hostname}} \\u007b \U0001f389' for number in range(3)]
+
+    def one(token: str) -> AgentRunResult:
+        servers = {"lab": server(cli_bench, TOKEN=token)}
+        events = runtime(mcp_config="merge-restore").execute(
+            "go", working_directory=cli_bench.workdir, mcp_servers=servers
+        )
+        return finished(events)[1]
+
+    with ThreadPoolExecutor(len(tokens)) as pool:
+        outcomes = list(pool.map(one, tokens))
+    assert [outcome.text for outcome in outcomes] == tokens
+    assert list(cli_bench.workdir.iterdir()) == []
+
+
+def test_merge_restore_gives_back_a_file_that_opencode_would_have_written_to(cli_bench: Bench) -> None:
+    """OpenCode adds a `$schema` to every config without one."""
+    path = cli_bench.workdir / ".opencode" / "opencode.jsonc"
+    path.parent.mkdir()
+    path.write_text('// mine\n{"username": "me", /* no schema */}\n')
+    path.chmod(0o640)
+    before = path.read_bytes(), path.stat()
+    call = cli_bench.opencode.mcp_call("lab", "echo", {"text": "hi"})
+    cli_bench.server.script([Turn(tool_calls=[call]), Turn(text="done")])
+    events, result = finished(
+        runtime(mcp_config="merge-restore").execute(
+            "go", working_directory=cli_bench.workdir, mcp_servers={"lab": server(cli_bench)}
+        )
+    )
+    assert (result.ok, result.text, result.stderr) == (True, "done", "")
+    assert [outcome.output for outcome in results(events).values()] == ["echo: hi"]
+    after = path.stat()
+    assert path.read_bytes() == before[0]
+    assert (after.st_ino, after.st_mode, after.st_mtime_ns) == (
+        before[1].st_ino,
+        before[1].st_mode,
+        before[1].st_mtime_ns,
+    )
+
+
+def test_a_server_that_crashes_in_a_call_is_a_warning(cli_bench: Bench) -> None:
+    call = cli_bench.opencode.mcp_call("lab", "crash", {}, "call_crash")
+    cli_bench.server.script([Turn(tool_calls=[call]), Turn(text="it is gone")])
+    events, result = run(cli_bench, mcp_servers={"lab": server(cli_bench)})
+    assert (result.ok, result.text) == (True, "it is gone")
+    assert results(events)["call_crash"].is_error
+    assert told(events) == [("MCP server 'lab' closed its connection during the run", errors.MCP_SERVER_FAILED)]
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------

@@ -254,6 +254,21 @@ def test_a_budget_abort_reports_what_was_spent(tmp_path: Path) -> None:
     assert run.result.total_cost_usd == pytest.approx(0.375)
 
 
+def test_a_resumed_run_reports_its_own_usage_and_cost(tmp_path: Path) -> None:
+    run = Replay("resumed", tmp_path)
+    assert (run.result.text, run.result.usage) == ("Seven.", AgentUsage(20, 2))
+    assert run.result.total_cost_usd == pytest.approx(9e-05)
+
+
+def test_usage_since_the_last_result_is_added_up_where_the_totals_are_of_the_whole_session() -> None:
+    runtime = ClaudeCliRuntime()
+    recent = {"m": {"inputTokens": 20, "outputTokens": 2, "costUSD": 0.25}}
+    total = {"m": {"inputTokens": 540, "outputTokens": 54, "costUSD": 9.0}}
+    line = {"type": "result", "subtype": "success", "total_cost_usd": 9.0, "modelUsage": total, "result": "x"}
+    lines_to_events(*[{**line, "model_usage_since_last_result": recent}] * 2, runtime=runtime)
+    assert (runtime.outcome.usage, runtime.outcome.total_cost_usd) == (AgentUsage(40, 4), 0.5)
+
+
 def test_the_useless_id_of_a_failed_resume_is_not_kept(tmp_path: Path) -> None:
     run = Replay("unknown_session", tmp_path, session_id="00000000-0000-4000-8000-000000000000")
     assert run.result.session_id is None

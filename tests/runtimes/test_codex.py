@@ -155,6 +155,11 @@ EXPECTED = {
         calls=(("todo_list", "[ ] step 1\n[ ] step 2", False), ("todo_list", "[x] step 1\n[ ] step 2", False)),
         usage=(30, 15, 0),
     ),
+    "sub_agent": Expected(
+        text="outer answer",
+        calls=(("spawn_agent", "pending_init", False), ("wait", "inner answer", False)),
+        usage=(30, 15, 0),
+    ),
     "web_search": Expected(calls=(("web_search", "", False),), usage=(10, 5, 0)),
     "left_running": Expected(
         text="It is still running.", calls=(("command_execution", UNFINISHED, True),), usage=(20, 10, 0)
