@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from remoteclaw_sync import AgentErrorEvent, AgentTextEvent
-from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished, run_host, wait_until
+from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished, quick, run_host, wait_until
 
 GateMaker = Callable[[], Gate]
 TALKS_THEN_HANGS: tuple[list[Any], ...] = (["text", "a"], ["hang"])
@@ -190,7 +190,7 @@ def test_abort_while_a_cli_ignores_sigterm_and_floods() -> None:
 
 def test_the_first_reason_stays_the_reason() -> None:
     """The watchdog has fired; an abort on top of it does not rewrite history."""
-    run = FakeRuntime(["text", "a"], ["hang"], timeout=0.3).start("hi")
+    run = quick(["text", "a"], ["hang"], timeout=0.3).start("hi")
     with run:
         next(run)
         assert wait_until(lambda: not alive(run.pid or 0))
@@ -201,7 +201,7 @@ def test_the_first_reason_stays_the_reason() -> None:
 
 
 def test_an_abort_is_not_turned_into_a_timeout_by_a_slow_end() -> None:
-    run = FakeRuntime(["ignore", "SIGTERM"], ["text", "a"], ["hang"], timeout=0.5).start("hi", deadline=1.0)
+    run = quick(["ignore", "SIGTERM"], ["text", "a"], ["hang"], timeout=0.5).start("hi", deadline=1.0)
     next(run)
     run.abort()
     check_aborted(run, "a")

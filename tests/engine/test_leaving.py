@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from remoteclaw_sync import AgentEvent, AgentExecuteParams
-from tests.fakes import FakeRuntime, Gate, alive, start_host, wait_until
+from tests.fakes import FakeRuntime, Gate, alive, quick_command, start_host, wait_until
 
 GateMaker = Callable[[], Gate]
 
@@ -222,7 +222,7 @@ def test_everything_is_given_back_before_done_is_seen(tmp_path: Path) -> None:
             resources.callback(borrowed.unlink)
 
     borrowed = tmp_path / "borrowed"
-    events = Borrower(["text", "a"], ["hang"], timeout=0.3).execute("hi")
+    events = Borrower(command=quick_command(["text", "a"], ["hang"]), timeout=0.3).execute("hi")
     assert next(events).type == "text"
     assert borrowed.exists()
     assert next(events).type == "error"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from remoteclaw_sync import AgentEvent, AgentTextEvent
-from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished
+from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished, quick, wait_until
 
 GateMaker = Callable[[], Gate]
 DONE: list[Any] = ["line", {"type": "done"}]
@@ -49,8 +49,8 @@ def test_a_cli_gets_sigterm_first_and_time_to_act_on_it(gate: GateMaker) -> None
         assert done(after(run, "a")).exit_code == 7
 
 
-def test_a_stopped_cli_can_be_ended(gate: GateMaker) -> None:
-    events, result = finished(FakeRuntime(["text", "a"], ["stop"], timeout=SHORT).execute("hi"))
+def test_a_stopped_cli_can_be_ended() -> None:
+    events, result = finished(quick(["text", "a"], ["stop"], timeout=SHORT).execute("hi"))
     assert codes(events) == ["WATCHDOG_TIMEOUT"]
     assert result.exit_code == -signal.SIGTERM
 
@@ -205,8 +205,8 @@ def test_what_comes_after_the_last_word_still_arrives(gate: GateMaker) -> None:
 
 
 def test_a_cli_that_goes_on_after_its_last_word_has_all_the_time_it_needs() -> None:
-    steps = (["text", "a"], DONE, ["line", {"type": "reopen"}], ["sleep", 0.6], ["text", "b"], DONE)
-    assert done(FakeRuntime(*steps, linger=0.2).execute("hi")).text == "ab"
+    steps = (["text", "a"], DONE, ["line", {"type": "reopen"}], ["sleep", 1.2], ["text", "b"], DONE)
+    assert done(FakeRuntime(*steps, linger=0.5).execute("hi")).text == "ab"
 
 
 def test_a_linger_without_end_is_no_crash() -> None:
@@ -223,7 +223,7 @@ def test_the_last_word_outranks_the_exit(ending: list[Any]) -> None:
 
 def test_the_last_word_outranks_the_watchdog() -> None:
     steps = (["text", "a"], DONE, ["hang"])
-    events, result = finished(FakeRuntime(*steps, linger=60, timeout=SHORT).execute("hi"))
+    events, result = finished(quick(*steps, linger=60, timeout=SHORT).execute("hi"))
     assert codes(events) == []
     assert result.ok
 
@@ -239,30 +239,28 @@ def test_a_reported_failure_outranks_exit_code_zero() -> None:
 
 
 def test_silence_from_the_start_ends_the_run() -> None:
-    events, result = finished(FakeRuntime(["hang"], timeout=SHORT).execute("hi"))
+    events, result = finished(quick(["hang"], timeout=SHORT).execute("hi"))
     assert codes(events) == ["WATCHDOG_TIMEOUT"]
     assert (result.error_subtype, result.aborted) == ("timeout", False)
 
 
 def test_silence_in_the_middle_ends_the_run_and_what_was_said_stays() -> None:
-    events, result = finished(FakeRuntime(["text", "a"], ["text", "b"], ["hang"], timeout=SHORT).execute("hi"))
+    events, result = finished(quick(["text", "a"], ["text", "b"], ["hang"], timeout=SHORT).execute("hi"))
     assert codes(events) == ["WATCHDOG_TIMEOUT"]
     assert result.text == "ab"
 
 
 def test_silence_of_a_cli_that_ignores_sigterm_ends_the_run() -> None:
-    events, result = finished(FakeRuntime(["ignore", "SIGTERM"], ["text", "a"], ["hang"], timeout=SHORT).execute("hi"))
+    events, result = finished(quick(["ignore", "SIGTERM"], ["text", "a"], ["hang"], timeout=SHORT).execute("hi"))
     assert codes(events) == ["WATCHDOG_TIMEOUT"]
     assert result.exit_code == -signal.SIGKILL
 
 
-def test_silence_ends_the_cli_while_nobody_iterates(gate: GateMaker) -> None:
-    there = gate()
-    steps = (["on", "SIGTERM", [["notify", there.path], ["exit", 0]]], ["text", "a"], ["hang"])
-    run = FakeRuntime(*steps, timeout=SHORT).start("hi")
+def test_silence_ends_the_cli_while_nobody_iterates() -> None:
+    run = quick(["text", "a"], ["hang"], timeout=SHORT).start("hi")
     with run:
         next(run)
-        there.wait()
+        assert wait_until(lambda: not alive(run.pid or 0))
         assert codes(finished(after(run, "a"))[0]) == ["WATCHDOG_TIMEOUT"]
 
 
@@ -296,7 +294,7 @@ def test_a_slow_consumer_is_no_silence_while_the_cli_writes() -> None:
 
 
 def test_a_slow_consumer_is_no_silence_after_the_cli_has_finished() -> None:
-    run = FakeRuntime(["text", "a"], ["text", "b"], timeout=SHORT).start("hi")
+    run = quick(["text", "a"], ["text", "b"], timeout=SHORT).start("hi")
     with run:
         next(run)
         time.sleep(3 * SHORT)
@@ -304,7 +302,7 @@ def test_a_slow_consumer_is_no_silence_after_the_cli_has_finished() -> None:
 
 
 def test_a_slow_consumer_gets_all_that_came_before_the_silence() -> None:
-    run = FakeRuntime(["text", "a"], ["text", "b"], ["text", "c"], ["hang"], timeout=SHORT).start("hi")
+    run = quick(["text", "a"], ["text", "b"], ["text", "c"], ["hang"], timeout=SHORT).start("hi")
     with run:
         next(run)
         time.sleep(3 * SHORT)
@@ -319,11 +317,11 @@ TOOL_RESULT: list[Any] = ["line", {"type": "tool_result", "id": "t1"}]
 
 def test_while_a_tool_runs_the_longer_limit_counts() -> None:
     steps = (TOOL, ["sleep", 4 * SHORT], TOOL_RESULT, ["text", "a"])
-    assert done(FakeRuntime(*steps, timeout=SHORT, tool_timeout=60).execute("hi")).ok
+    assert done(quick(*steps, timeout=SHORT, tool_timeout=60).execute("hi")).ok
 
 
 def test_a_tool_that_takes_too_long_ends_the_run() -> None:
-    runtime = FakeRuntime(["text", "a"], TOOL, ["hang"], timeout=0.1, tool_timeout=SHORT)
+    runtime = quick(["text", "a"], TOOL, ["hang"], timeout=0.1, tool_timeout=SHORT)
     assert codes(finished(runtime.execute("hi"))[0]) == ["WATCHDOG_TIMEOUT"]
 
 
@@ -334,18 +332,18 @@ def test_after_the_last_tool_result_the_shorter_limit_counts_again() -> None:
         TOOL_RESULT,
         ["line", {"type": "tool_result", "id": "t2"}],
     )
-    events, _ = finished(FakeRuntime(*steps, ["hang"], timeout=SHORT, tool_timeout=3600).execute("hi"))
+    events, _ = finished(quick(*steps, ["hang"], timeout=SHORT, tool_timeout=3600).execute("hi"))
     assert codes(events) == ["WATCHDOG_TIMEOUT"]
 
 
 def test_while_one_of_two_tools_runs_the_longer_limit_counts() -> None:
     steps = (TOOL, ["line", {"type": "tool_use", "id": "t2"}], TOOL_RESULT, ["sleep", 4 * SHORT], ["text", "a"])
-    assert done(FakeRuntime(*steps, timeout=SHORT, tool_timeout=60).execute("hi")).ok
+    assert done(quick(*steps, timeout=SHORT, tool_timeout=60).execute("hi")).ok
 
 
 def test_a_tool_call_that_a_slow_consumer_has_not_read_counts_as_well() -> None:
     steps = (["text", "a"], ["sleep", 0.1], TOOL, ["sleep", 4 * SHORT], TOOL_RESULT, ["text", "b"])
-    run = FakeRuntime(*steps, timeout=SHORT, tool_timeout=60).start("hi")
+    run = quick(*steps, timeout=SHORT, tool_timeout=60).start("hi")
     with run:
         next(run)
         time.sleep(3 * SHORT)
@@ -361,13 +359,11 @@ def test_a_deadline_ends_the_run_whatever_the_cli_does(steps: list[Any]) -> None
     assert (result.error_subtype, result.aborted) == ("timeout", False)
 
 
-def test_a_deadline_counts_while_a_tool_runs_and_nobody_iterates(gate: GateMaker) -> None:
-    there = gate()
-    steps = (["on", "SIGTERM", [["notify", there.path], ["exit", 0]]], TOOL, ["hang"])
-    run = FakeRuntime(*steps).start("hi", deadline=SHORT)
+def test_a_deadline_counts_while_a_tool_runs_and_nobody_iterates() -> None:
+    run = quick(TOOL, ["hang"]).start("hi", deadline=SHORT)
     with run:
-        next(run)
-        there.wait()
+        assert next(run).type == "tool_use"
+        assert wait_until(lambda: not alive(run.pid or 0))
         assert codes(list(run)) == ["DEADLINE_EXCEEDED"]
 
 
@@ -379,13 +375,12 @@ def test_no_limit_and_endless_limits_work(limit: float | None) -> None:
 
 # --- back-pressure -----------------------------------------------------------------------------------------
 
-NUMBERED = '{"type":"text","text":"%d,"}\n'
+NUMBERED = '{"type":"text","text":"%d,","padding":"' + "x" * 1000 + '"}\n'
 
 
 def test_a_consumer_that_stalls_while_the_cli_writes_fifty_megabytes_and_exits_loses_nothing() -> None:
-    padding = "x" * 1000
     count = 50_000
-    run = FakeRuntime(["repeat", f'{{"type":"text","text":"%d,","pad":"{padding}"}}\n', count], timeout=2.0).start("hi")
+    run = FakeRuntime(["repeat", NUMBERED, count], timeout=2.0).start("hi")
     with run:
         first = next(run)
         assert run.pid is not None
@@ -400,7 +395,7 @@ def test_a_consumer_that_stalls_while_the_cli_writes_fifty_megabytes_and_exits_l
 
 def test_beyond_the_limit_the_cli_waits_and_nothing_is_lost(gate: GateMaker) -> None:
     written = gate()
-    count = 100_000  # About 3 MB: the limit, the pipe and more.
+    count = 5_000  # About 5 MB: the limit, the pipe and more.
     steps = (["repeat", NUMBERED, count], ["notify", written.path])
     run = FakeRuntime(*steps, max_pending_bytes=100_000).start("hi")
     with run:
@@ -411,11 +406,11 @@ def test_beyond_the_limit_the_cli_waits_and_nothing_is_lost(gate: GateMaker) -> 
 
 
 def test_being_kept_waiting_is_no_silence() -> None:
-    count = 100_000
-    run = FakeRuntime(["repeat", NUMBERED, count], max_pending_bytes=100_000, timeout=SHORT).start("hi")
+    count = 5_000
+    run = FakeRuntime(["repeat", NUMBERED, count], max_pending_bytes=100_000, timeout=1.0).start("hi")
     with run:
         first = next(run)
-        time.sleep(3 * SHORT)
+        time.sleep(2.5)  # Two timeouts and more.
         result = done([first, *run])
     assert result.ok
     assert result.text.endswith(f",{count - 1},")
@@ -430,13 +425,11 @@ def test_a_cli_that_is_kept_waiting_can_be_aborted() -> None:
         assert done([first, *run]).aborted
 
 
-def test_a_cli_that_is_kept_waiting_meets_its_deadline(gate: GateMaker) -> None:
-    there = gate()
-    steps = (["on", "SIGTERM", [["notify", there.path], ["exit", 0]]], ["repeat", NUMBERED, 1_000_000])
-    run = FakeRuntime(*steps, max_pending_bytes=100_000).start("hi", deadline=SHORT)
+def test_a_cli_that_is_kept_waiting_meets_its_deadline() -> None:
+    run = FakeRuntime(["repeat", NUMBERED, 1_000_000], max_pending_bytes=100_000).start("hi", deadline=2.0)
     with run:
         first = next(run)
-        there.wait()
+        assert wait_until(lambda: not alive(run.pid or 0))
         events, _ = finished([first, *run])
     assert codes(events) == ["DEADLINE_EXCEEDED"]
 
@@ -445,10 +438,10 @@ def test_a_cli_killed_while_it_is_kept_waiting_loses_nothing_it_had_written() ->
     run = FakeRuntime(["repeat", NUMBERED, 1_000_000], max_pending_bytes=100_000).start("hi")
     with run:
         first = next(run)
-        time.sleep(0.3)  # Until the pipe is full.
+        time.sleep(0.5)  # Until the pipe is full.
         assert run.pid is not None
         os.kill(run.pid, signal.SIGKILL)
         result = done([first, *run])
     numbers = result.text.split(",")
     assert numbers[:-1] == [str(number) for number in range(len(numbers) - 1)]
-    assert len(numbers) > (1 << 20) // 40  # The whole content of a pipe of 1 MiB.
+    assert len(numbers) > (1 << 20) // 1100  # The whole content of a pipe of 1 MiB.

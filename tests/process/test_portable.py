@@ -13,7 +13,7 @@ import pytest
 from remoteclaw_sync.process.child import ChildProcess
 from remoteclaw_sync.process.launch import Launch
 from remoteclaw_sync.process.portable import PortableBackend
-from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished, wait_until
+from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished, quick_command, wait_until
 
 BIG = "x" * 5_000_000
 DONE: list[Any] = ["line", {"type": "done"}]
@@ -62,7 +62,7 @@ def test_beyond_the_limit_the_cli_waits_and_nothing_is_lost() -> None:
 
 
 def test_silence_ends_the_run() -> None:
-    events, result = finished(Portable(["text", "a"], ["hang"], timeout=0.4).execute("hi"))
+    events, result = finished(Portable(command=quick_command(["text", "a"], ["hang"]), timeout=0.4).execute("hi"))
     assert codes(events) == ["WATCHDOG_TIMEOUT"]
     assert result.text == "a"
 
