@@ -7,6 +7,20 @@
             print(event.text, end="", flush=True)
 
 Every run yields text, thinking, tool_use, tool_result and error events, and ends with exactly one done.
+
+Start here:
+    create_cli_runtime      a runtime by name: "claude", "gemini", "codex", "opencode", "demo"
+    CLIRuntimeBase          its three verbs: execute() (a generator), start() (a handle), run() (the result)
+    AgentExecuteParams      all that can be asked of a run
+    AgentEvent              what a run yields: AgentTextEvent, AgentToolUseEvent, ..., AgentDoneEvent
+    AgentRunResult          how it ended
+    McpServerConfig, tool   tools for the agent: MCP servers, Python functions
+    ChannelBridge           from a chat message to an answer
+    ReplayRuntime           a recorded run, played again; see also remoteclaw_sync.testing
+    remoteclaw_sync.web     streams for Flask, Django and other WSGI applications
+
+Calls block until they have what they give back. Bad arguments raise ValueError or TypeError at once; what goes wrong
+in a run is an error event, and an AgentRunError from run() alone.
 """
 
 from __future__ import annotations

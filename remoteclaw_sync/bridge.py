@@ -92,6 +92,7 @@ class Route:
         return getattr(self.runtime, "provider", None) or type(self.runtime).__name__
 
     def execute(self, params: AgentExecuteParams) -> Iterator[AgentEvent]:
+        """The runtime's own `execute()`."""
         assert not isinstance(self.runtime, str)
         return self.runtime.execute(params)
 

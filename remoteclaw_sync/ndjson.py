@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Callable
@@ -83,7 +84,23 @@ class LineFramer:
 
 
 # Not strict: a raw control character inside a string is no reason to lose the line.
-_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(strict=False).scan_once  # type: ignore[attr-defined]
+# It raises StopIteration, ValueError or RecursionError, and says where the value ends.
+scan_line: Callable[[str, int], tuple[Any, int]]
+scan_line = json.JSONDecoder(strict=False).scan_once  # type: ignore[attr-defined]
+
+
+@functools.cache
+def fast_parser() -> Callable[[str], Any] | None:
+    """orjson's `loads`, if it is installed (extra `speed`): half the time of a line.
+
+    It refuses what the standard parser takes (NaN, lone surrogates, raw control characters), so a line that it
+    refuses is not bad yet; and it makes integers of over 64 bits floats. Imported here, when the first run begins.
+    """
+    try:
+        import orjson
+    except ImportError:
+        return None
+    return orjson.loads
 
 
 def parse_line(line: str) -> dict[str, Any] | None:
@@ -93,7 +110,7 @@ def parse_line(line: str) -> dict[str, Any] | None:
         return None
     try:
         # scan_once on the str: json.loads(bytes) costs a fifth more, for guessing the encoding.
-        value, end = _scan(text, 0)
+        value, end = scan_line(text, 0)
     except (StopIteration, ValueError, RecursionError) as error:
         # ValueError also for an integer of over 4,300 digits, RecursionError for deep nesting.
         reason = "not JSON" if isinstance(error, StopIteration) else f"{type(error).__name__}"

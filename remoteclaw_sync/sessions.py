@@ -78,6 +78,7 @@ class Conversation:
 
     @property
     def columns(self) -> tuple[str, str, str, str, str]:
+        """Its parts, as they stand in the map."""
         return (self.workspace, self.platform, self.channel, self.user, self.thread)
 
 

@@ -210,7 +210,20 @@ class PermissionDenial(Value):
 
 @attrs.frozen(kw_only=True)
 class AgentRunResult(Value):
-    """Summary of a run that has ended. `error_subtype` is None exactly when the run succeeded."""
+    """Summary of a run that has ended. `error_subtype` is None exactly when the run succeeded.
+
+    Args:
+        text: the answer, all `text` events joined.
+        session_id: what to resume with; None if there is nothing to resume.
+        duration_ms: wall clock of the run.
+        usage: tokens of this run, if the CLI tells.
+        aborted: the caller ended it.
+        total_cost_usd, api_duration_ms, num_turns, stop_reason: as far as the CLI tells.
+        error_subtype: what kind of failure it was ("auth", "timeout", ...; README lists them).
+        permission_denials: tool calls that were refused.
+        exit_code: of the CLI; negative for a signal, None if it never started or had to be left.
+        stderr: the last 64 KiB of what it wrote there, without known secrets.
+    """
 
     text: str = ""
     session_id: str | None = None
@@ -323,7 +336,8 @@ def event_from_dict(data: Mapping[str, Any]) -> AgentEvent:
 class AgentRuntime(Protocol):
     """Anything that runs an agent and tells about it as events, the last of them `done`."""
 
-    def execute(self, params: AgentExecuteParams, /) -> Iterator[AgentEvent]: ...
+    def execute(self, params: AgentExecuteParams, /) -> Iterator[AgentEvent]:
+        """Run the agent: an iterator that blocks while waiting for the next event. Raises for bad arguments only."""
 
 
 # --- delivery: what the agent said plus what its tools did -----------------------------------------------
@@ -367,7 +381,14 @@ class ReplyPayload(Value):
 
 @attrs.frozen
 class AgentDeliveryResult(Value):
-    """AgentRunResult (what the CLI said) + McpSideEffects (what its tools did) = what is delivered."""
+    """AgentRunResult (what the CLI said) + McpSideEffects (what its tools did) = what is delivered.
+
+    Args:
+        payloads: the messages to send, in order; the answer is in them once.
+        run: how the run ended.
+        mcp: what the agent sent and scheduled by itself.
+        error: why there is no (whole) answer, in words; None if all went well.
+    """
 
     payloads: tuple[ReplyPayload, ...] = attrs.field(
         converter=as_tuple, metadata=decoded_by(each(ReplyPayload.from_dict))
@@ -379,7 +400,11 @@ class AgentDeliveryResult(Value):
 
 @attrs.frozen
 class ChannelMessage(Value):
-    """A message of any chat channel, normalised."""
+    """A message of any chat channel, normalised.
+
+    `provider` (the platform), `channel_id`, `sender` and `thread_id` tell conversations apart. `extra_context` is put
+    before the text for the agent; `metadata` is yours.
+    """
 
     text: str
     provider: str = attrs.field(default="", kw_only=True)
@@ -396,7 +421,11 @@ class ChannelMessage(Value):
 
 @attrs.frozen
 class BridgeCallbacks:
-    """How a bridge reports while an agent is still working. Called in the thread that handles the message."""
+    """How a bridge reports while an agent is still working. Called in the thread that handles the message.
+
+    `on_partial_reply` gets text as it comes, `on_block_reply` finished blocks of it, `on_tool_result` what tools gave
+    back. One that raises is logged, and the run goes on.
+    """
 
     on_partial_reply: Callable[[ReplyPayload], object] | None = None
     on_block_reply: Callable[[ReplyPayload], object] | None = None

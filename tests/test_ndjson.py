@@ -8,7 +8,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from remoteclaw_sync.ndjson import LineFramer, parse_line
+from remoteclaw_sync import AgentEvent, AgentTextEvent, AgentToolUseEvent, create_cli_runtime
+from remoteclaw_sync.ndjson import LineFramer, fast_parser, parse_line
+from remoteclaw_sync.runtimes import dialect
 
 
 def lines_of(chunks: Iterable[bytes], limit: int = 1000) -> list[str]:
@@ -136,3 +138,127 @@ def test_anything_else_is_warned_about_without_being_quoted(line: str, caplog: p
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "secret" not in record.getMessage()
+
+
+# --- the fast parser (extra `speed`) makes no difference but speed ----------------------------------------------------
+
+TEXT_LINES = {
+    "claude": '{"type":"stream_event","event":{"type":"content_block_delta","index":0,'
+    '"delta":{"type":"text_delta","text":"TEXT"}},"parent_tool_use_id":null,"extra":EXTRA}',
+    "gemini": '{"type":"message","role":"assistant","content":"TEXT","delta":true,"extra":EXTRA}',
+    "codex": '{"type":"item.completed","item":{"id":"item_NUMBER","type":"agent_message","text":"TEXT"},"extra":EXTRA}',
+    "opencode": '{"type":"text","sessionID":"s","part":{"id":"p_NUMBER","messageID":"m","type":"text","text":"TEXT"},'
+    '"extra":EXTRA}',
+}
+HUGE = 2**64 + 1  # orjson makes a float of it.
+TOOL_LINES = {
+    "claude": '{"type":"assistant","message":{"id":"m","content":'
+    '[{"type":"tool_use","id":"t","name":"n","input":{"huge":HUGE}}]}}',
+    "gemini": '{"type":"tool_use","tool_id":"t","tool_name":"n","parameters":{"huge":HUGE}}',
+    "codex": '{"type":"item.completed","item":{"id":"t","type":"mcp_tool_call","server":"s","tool":"n",'
+    '"arguments":{"huge":HUGE},"status":"completed"}}',
+    "opencode": '{"type":"tool_use","sessionID":"s","part":{"id":"t","callID":"c","tool":"n","messageID":"m",'
+    '"state":{"status":"completed","input":{"huge":HUGE},"output":""}}}',
+}
+# What goes into the string (as JSON source), and what the agent is to have said.
+NASTY_TEXTS = {
+    "plain": "plain",
+    "\x00\x0b\x1f\x7f raw": "\x00\x0b\x1f\x7f raw",
+    "\\ud83e alone": "\ud83e alone",
+    "\\udd9e\\ud83e the wrong way round": "\udd9e\ud83e the wrong way round",
+    "\\ud83e\\udd9e": "🦞",
+    "\u2028\x85\ufeff": "\u2028\x85\ufeff",
+    "\\u0000\\n": "\x00\n",
+}
+NASTY_EXTRAS = ["NaN", "-Infinity", "1e400", "9" * 30, "-" + "9" * 30, "[" * 500 + "]" * 500, '{"a":1,"a":2}', "0.1"]
+BAD_LINES = [
+    "",
+    " ",
+    "{",
+    '{"type":"text"',
+    '["type"]',
+    "null",
+    "1",
+    '"type"',
+    '{"type":[]}',
+    '{"type":"new"}',
+    "{}",
+    "[{}]",
+]
+BAD_EXTRAS = ["9" * 5000, "01", "'x'", "[1,]", "undefined"]
+
+
+def nasty_lines(provider: str) -> list[str]:
+    template = TEXT_LINES[provider]
+    sources = [(text, "0") for text in NASTY_TEXTS] + [("text", extra) for extra in NASTY_EXTRAS + BAD_EXTRAS]
+    lines = [
+        template.replace("TEXT", text).replace("EXTRA", extra).replace("NUMBER", str(number))
+        for number, (text, extra) in enumerate(sources)
+    ]
+    good = template.replace("TEXT", "again").replace("EXTRA", "0")
+    around = [
+        f"{before}{good.replace('NUMBER', before + after)}{after}"
+        for before in ("", " ", "\xa0")
+        for after in "\r\x1cx"
+    ]
+    return [
+        *lines,
+        *around,
+        *BAD_LINES,
+        TOOL_LINES[provider].replace("HUGE", str(HUGE)),
+        good.replace("NUMBER", "last"),
+    ]
+
+
+def events_of(provider: str, lines: Iterable[str]) -> list[AgentEvent]:
+    extract = create_cli_runtime(provider).line_extractor()
+    events: list[AgentEvent] = []
+    for line in lines:
+        extracted = extract(line)
+        if extracted is not None:
+            events += extracted if isinstance(extracted, Iterable) else [extracted]
+    return events
+
+
+@pytest.mark.parametrize("provider", TEXT_LINES)
+def test_both_parsers_tell_the_same_of_nasty_lines(
+    provider: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("orjson", reason="the extra `speed` is not installed")
+    assert fast_parser() is not None
+    # Too deep for orjson, and before Python 3.12 for the standard parser too.
+    deep = TEXT_LINES[provider].replace("EXTRA", "[" * 1100 + "]" * 1100)
+    lines = [*nasty_lines(provider), deep]
+    events = events_of(provider, lines)
+    warnings = [record.getMessage() for record in caplog.records]
+    caplog.clear()
+    monkeypatch.setattr(dialect, "fast_parser", lambda: None)
+    assert events == events_of(provider, lines)
+    assert warnings == [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.parametrize("with_speed", [True, False])
+@pytest.mark.parametrize("provider", TEXT_LINES)
+def test_nothing_is_lost_of_nasty_lines(provider: str, with_speed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if with_speed:
+        pytest.importorskip("orjson", reason="the extra `speed` is not installed")
+    else:
+        monkeypatch.setattr(dialect, "fast_parser", lambda: None)
+    events = events_of(provider, nasty_lines(provider))
+    texts = [event.text for event in events if isinstance(event, AgentTextEvent)]
+    # Around the line: \r and \x1c are white space, an x is not.
+    assert texts == [*NASTY_TEXTS.values(), *["text"] * len(NASTY_EXTRAS), *["again"] * 6, "again"]
+    (call,) = [event for event in events if isinstance(event, AgentToolUseEvent)]
+    assert call.input == {"huge": HUGE}
+    assert isinstance(call.input["huge"], int)
+
+
+@pytest.mark.parametrize("provider", TEXT_LINES)
+def test_a_line_of_text_is_an_ordinary_event(provider: str) -> None:
+    line = TEXT_LINES[provider].replace("EXTRA", "0")
+    events = events_of(provider, [line, line.replace("NUMBER", "2")])
+    assert events[-1] == AgentTextEvent("TEXT")
+    assert hash(events[-1]) == hash(AgentTextEvent("TEXT"))
+    assert events[-1].to_dict() == {"type": "text", "text": "TEXT"}
+    with pytest.raises(AttributeError):
+        events[-1].text = "changed"  # type: ignore[misc, union-attr]

@@ -16,6 +16,8 @@ from remoteclaw_sync.cli import main
 
 PROJECT = Path(__file__).parents[1]  # In a copy of the tests, README.md and setup.cfg lie beside them.
 PACKAGE = Path(remoteclaw_sync.__file__).parent
+EXTRAS = {"test", "test-bots", "test-mcp", "test-web", "dev", "speed", "web", "bench"}
+DATA_FILES = {"py.typed", "page.html"}  # Whoever adds one has to add it to package_data, too.
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +53,15 @@ def test_every_folder_with_modules_is_a_package_so_that_the_wheel_has_it() -> No
     assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
 
 
-def test_nothing_but_modules_and_the_typed_marker_is_needed_at_run_time() -> None:
-    """Whoever adds a data file has to add it to package_data, and here."""
+def test_nothing_but_modules_and_the_known_data_files_is_needed_at_run_time() -> None:
     files = {path.name for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
-    assert {name for name in files if not name.endswith(".py")} == {"py.typed"}
+    assert {name for name in files if not name.endswith(".py")} == DATA_FILES
 
 
 def test_few_things_are_required(config: configparser.ConfigParser) -> None:
     assert config["options"]["python_requires"] == ">=3.11"
     assert names_required(config["options"]["install_requires"].splitlines()) == {"attrs", "tomli-w"}
-    assert set(config["options.extras_require"]) == {"test", "dev", "speed"}
+    assert set(config["options.extras_require"]) == EXTRAS
 
 
 def test_setup_py_only_calls_setup() -> None:
@@ -83,7 +84,7 @@ def test_the_installed_version_is_that_of_the_package(distribution: metadata.Dis
 
 def test_the_installed_metadata_says_what_it_needs(distribution: metadata.Distribution) -> None:
     assert distribution.metadata["Requires-Python"] == ">=3.11"
-    assert set(distribution.metadata.get_all("Provides-Extra") or []) == {"test", "dev", "speed"}
+    assert set(distribution.metadata.get_all("Provides-Extra") or []) == EXTRAS
     always = [line for line in distribution.requires or [] if "extra ==" not in line]
     assert names_required(always) == {"attrs", "tomli-w"}
 
@@ -100,7 +101,7 @@ def test_every_source_file_is_installed(distribution: metadata.Distribution) -> 
     source = {
         PurePosixPath("remoteclaw_sync", *path.relative_to(PACKAGE).parts)
         for path in PACKAGE.rglob("*")
-        if path.suffix == ".py" or path.name == "py.typed"
+        if path.suffix == ".py" or path.name in DATA_FILES
     }
     assert source - {PurePosixPath(file) for file in distribution.files or []} == set()
 

@@ -2,47 +2,43 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import json
 import os
 import re
-import signal
+import shlex
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
+from urllib.parse import parse_qs
 
 import attrs
 import pytest
 
 import remoteclaw_sync
-from remoteclaw_sync import AgentEvent, AgentExecuteParams, CLIRuntimeBase, errors
+from remoteclaw_sync import AgentEvent, AgentExecuteParams, AgentRunResult, CLIRuntimeBase, errors
 from remoteclaw_sync.classify import ERROR_SUBTYPES, RETRYABLE
+from remoteclaw_sync.factory import SUPPORTED_PROVIDERS, runtime_class
+from remoteclaw_sync.testing import FakeAnswer, FakeCli, write_fake_cli
+from remoteclaw_sync.versions import TESTED_VERSIONS
+from tests.fakes import PATIENCE
+from tests.readme import terminal_svg
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 SOURCE = Path(remoteclaw_sync.__file__).parents[1]
-
-# Prints what Claude Code 2 prints for a prompt without tools: no token deltas, whole messages.
-FAKE_CLAUDE = """#!{python}
-import json, sys
-sys.stdin.read()
-session = "0b5c1f1e-0000-4000-8000-000000000001"
-usage = {{"input_tokens": 3, "output_tokens": 5, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}}
-answer = "A test fails on Tuesdays."
-message = {{"id": "msg_1", "type": "message", "role": "assistant", "content": [{{"type": "text", "text": answer}}],
-            "stop_reason": "end_turn", "usage": usage}}
-for line in (
-    {{"type": "system", "subtype": "init", "session_id": session, "model": "m", "tools": [], "mcp_servers": []}},
-    {{"type": "assistant", "message": message, "parent_tool_use_id": None, "session_id": session}},
-    {{"type": "result", "subtype": "success", "is_error": False, "result": answer, "session_id": session,
-      "duration_ms": 5, "duration_api_ms": 4, "num_turns": 1, "total_cost_usd": 0.25, "usage": usage,
-      "permission_denials": []}},
-):
-    print(json.dumps(line), flush=True)
-"""
+PROGRAMS = Path(__file__).parent / "readme"
+MCP_SERVER = Path(__file__).parent / "real_clis" / "mcp_server.py"
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def recipes() -> dict[str, str]:
+    """All Python examples, by the name in the comment before each."""
+    return dict(re.findall(r"^<!-- recipe: (\w+) -->\n```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL))
 
 
 def command(name: str) -> str:
@@ -61,85 +57,340 @@ def table(first_heading: str) -> dict[str, list[str]]:
     return {row[0].replace("`", ""): row[1:] for row in rows}
 
 
-def run_script(script: str, tmp_path: Path, *path: Path) -> str:
-    """What this script prints, run as a user would run it."""
-    file = tmp_path / "script.py"
-    file.write_text(script, encoding="utf-8")
-    search_path = os.pathsep.join([*map(str, path), os.environ["PATH"]])
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(file)],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": search_path, "PYTHONPATH": str(SOURCE), "HOME": str(tmp_path)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout
+class Shop:
+    """Where recipes are run: a folder, with fake CLIs on PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+
+    def fake(self, provider: str, *answers: str | FakeAnswer) -> FakeCli:
+        return write_fake_cli(self.bin, provider, *answers)
+
+    def program(self, name: str, script: Path) -> None:
+        """Put a Python script on PATH under this name."""
+        path = self.bin / name
+        words = shlex.join([sys.executable, "-I", "-S", str(script)])
+        path.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
+        path.chmod(0o755)
+
+    def run(self, script: str, *arguments: str, module: str = "", **variables: str) -> str:
+        """What this script prints, run as a user would run it."""
+        file = self.folder / "script.py"
+        file.write_text(script, encoding="utf-8")
+        search_path = os.pathsep.join([str(self.bin), os.environ["PATH"]])
+        runner = ["-m", module] if module else []
+        env = {**os.environ, "PATH": search_path, "PYTHONPATH": str(SOURCE), "HOME": str(self.folder)}
+        env |= {"REMOTECLAW_DEMO_PACE": "0", "REMOTECLAW_SYNC_RUNS": str(self.folder / "runs"), **variables}
+        done = subprocess.run(
+            [sys.executable, "-W", "error", *runner, str(file), *arguments],
+            cwd=self.folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stderr == ""
+        return done.stdout
 
 
 @pytest.fixture
-def claude_on_path(tmp_path: Path) -> Path:
-    """A folder with a `claude` that needs no account."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    program = folder / "claude"
-    program.write_text(FAKE_CLAUDE.format(python=sys.executable), encoding="utf-8")
-    program.chmod(0o755)
-    return folder
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
 
 
-# --- examples ------------------------------------------------------------------------------------------------
+# --- recipes -------------------------------------------------------------------------------------------------
 
 
-def test_readme_opens_with_an_example() -> None:
-    assert README.splitlines()[2] == "```python"
+def test_every_python_example_is_a_named_recipe_and_every_recipe_is_run_here() -> None:
+    assert README.count("```python\n") == len(recipes())
+    here = Path(__file__).read_text(encoding="utf-8")
+    assert [name for name in recipes() if f'recipes()["{name}"]' not in here] == []
 
 
-def test_the_opening_example_prints_the_answer(tmp_path: Path, claude_on_path: Path) -> None:
-    printed = run_script(blocks("python")[0], tmp_path, claude_on_path)
-    assert printed.startswith("A test fails on Tuesdays.\nok=True, ")
+def test_readme_opens_with_an_example_and_the_picture_of_a_run() -> None:
+    lines = README.splitlines()
+    assert lines[2:4] == ["<!-- recipe: opening -->", "```python"]
+    picture = re.search(r"!\[.+\]\((.+\.svg)\)", README)
+    assert picture
+    assert picture[1] == terminal_svg.PICTURE.relative_to(terminal_svg.PICTURE.parents[1]).as_posix()
+    assert picture.start() < README.index("## ")
 
 
-def test_the_example_of_run_prints_answer_usage_and_cost(tmp_path: Path, claude_on_path: Path) -> None:
-    printed = run_script(blocks("python")[1], tmp_path, claude_on_path)
-    assert printed.count("A test fails on Tuesdays.") == 2
-    assert "output_tokens=5" in printed
-    assert "0.25" in printed
-    assert "failed" not in printed
+def test_the_opening_example_prints_the_answer(shop: Shop) -> None:
+    shop.fake("claude", "A test fails on Tuesdays.")
+    assert shop.run(recipes()["opening"]).startswith("A test fails on Tuesdays.\nok=True, ")
 
 
-def test_the_example_of_run_says_why_where_the_cli_is_missing(tmp_path: Path) -> None:
-    elsewhere = blocks("python")[1].replace('"claude",', '"claude", command="no-such-claude",')
-    printed = run_script(elsewhere, tmp_path)
-    assert printed.startswith("failed: cli_missing ")
-    assert "CLI_NOT_FOUND command 'no-such-claude' was not found on PATH" in printed
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGTERM"), reason="SIGTERM is POSIX's")
-def test_the_example_of_start_ends_with_the_result(tmp_path: Path, claude_on_path: Path) -> None:
-    printed = run_script(blocks("python")[2], tmp_path, claude_on_path).splitlines()
-    assert "'type': 'done'" in printed[-2]
-    assert printed[-1] == "True None"
-
-
-def test_the_opening_example_works_with_the_demo_agent_too(tmp_path: Path) -> None:
-    printed = run_script(blocks("python")[0].replace('"claude"', '"demo"'), tmp_path)
+def test_the_opening_example_works_with_the_demo_agent_too(shop: Shop) -> None:
+    printed = shop.run(recipes()["opening"].replace('"claude")', '"demo")'))
+    assert "\n[LS]\n" in printed
     assert "demo agent" in printed
     assert "\nok=True, " in printed
 
 
-def test_there_is_a_test_here_for_every_example() -> None:
-    assert len(blocks("python")) == 4
+def test_the_script_prints_answer_and_usage(shop: Shop) -> None:
+    claude = shop.fake("claude", "It runs CLIs.")
+    printed = shop.run(recipes()["script"])
+    assert printed.startswith("It runs CLIs.\nAgentUsage(")
+    assert claude.calls[0].stdin == "Summarise README.md in one sentence."
+    assert any(argument.startswith("--tools=Read,") for argument in claude.calls[0].argv)
 
 
-def test_the_example_of_a_cli_of_ones_own_yields_its_events(tmp_path: Path) -> None:
-    printed = run_script(blocks("python")[3], tmp_path).splitlines()
-    words = ("HELLO", "FROM", "A", "REAL", "SUBPROCESS")
-    assert printed[:-1] == [f"{{'type': 'text', 'text': '{word} '}}" for word in words]
-    assert "'type': 'done'" in printed[-1]
-    assert "'error_subtype': None" in printed[-1]
+def test_the_script_says_why_where_the_cli_is_missing(shop: Shop) -> None:
+    printed = shop.run(recipes()["script"].replace('"claude",', '"claude", command="no-such-claude",'))
+    assert printed.startswith("failed: cli_missing ")
+    assert "CLI_NOT_FOUND command 'no-such-claude' was not found on PATH" in printed
+
+
+def test_the_second_run_goes_on_with_the_session_of_the_first(shop: Shop) -> None:
+    codex = shop.fake("codex", "test_load", "Done.")
+    assert shop.run(recipes()["resume"]) == "Done.\n"
+    first, second = codex.calls
+    assert "resume" not in first.argv
+    session = second.argv[second.argv.index("resume") + 2]
+    assert re.fullmatch(r"[0-9a-f-]{36}", session)
+    assert "--sandbox=workspace-write" in second.argv
+
+
+def test_one_loop_asks_several_clis_and_says_which_failed(shop: Shop) -> None:
+    for provider in SUPPORTED_PROVIDERS:
+        answer = FakeAnswer(error="Quota exceeded, billing") if provider == "codex" else f"{provider} thinks so."
+        shop.fake(provider, answer)
+    lines = shop.run(recipes()["several"]).splitlines()
+    expected = [f"{provider}: {provider} thinks so." for provider in SUPPORTED_PROVIDERS]
+    expected[SUPPORTED_PROVIDERS.index("codex")] = "codex: (billing)"
+    assert lines == expected
+
+
+def test_abort_from_a_thread_ends_a_cli_that_hangs(shop: Shop) -> None:
+    shop.fake("gemini", FakeAnswer("Working", hang=True))
+    *events, last = shop.run(recipes()["abort"]).splitlines()
+    assert [ast.literal_eval(event)["type"] for event in events] == ["text", "error", "done"]
+    assert ast.literal_eval(events[1])["code"] == errors.ABORTED
+    assert last == "True aborted"
+
+
+def test_an_mcp_server_is_called_and_its_secret_is_in_no_argument(shop: Shop) -> None:
+    shop.program("claude", PROGRAMS / "claude_with_tools.py")
+    (shop.folder / "ticket_server.py").write_bytes(MCP_SERVER.read_bytes())
+    (shop.bin / "python3").symlink_to(sys.executable)
+    printed = shop.run(recipes()["mcp"], TICKETS_TOKEN="t-secret-1")
+    assert printed == "tickets says: echo: What is ticket 17 about?\n"
+    argv = (shop.folder / "claude.argv").read_text(encoding="utf-8")
+    assert "--allowedTools=mcp__tickets" in argv
+    assert "t-secret-1" not in argv
+
+
+def test_a_python_function_is_called_as_a_tool(shop: Shop) -> None:
+    shop.program("claude", PROGRAMS / "claude_with_tools.py")
+    assert shop.run(recipes()["tools"]) == "remoteclaw says: shipped on Monday\n"
+
+
+FLASK_CLIENT = """
+with app.test_client() as client:
+    response = client.post("/ask", data={"question": "Hi"})
+    assert response.status_code == 200
+    print(response.text, end="")
+"""
+
+FLASK_VISITOR_WHO_LEAVES = """
+import os
+with app.test_client() as client:
+    response = client.post("/ask", data={"question": "Hi"}, buffered=False)
+    print(next(response.response))
+    response.close()
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("no process is left")
+"""
+
+FLASK_STOP_BUTTON = """
+with app.test_client() as client:
+    response = client.post("/ask", data={"question": "Hi"}, buffered=False)
+    stream = response.response
+    print(next(stream))
+    stopped = app.test_client().post(f"/stop/{response.headers['X-Run-ID']}")
+    print(stopped.status_code, b"".join(stream))
+"""
+
+
+def test_the_flask_handler_streams_events(shop: Shop) -> None:
+    pytest.importorskip("flask", reason="Flask is not installed (extra `test-web`)")
+    claude = shop.fake("claude", "Hello from Flask.")
+    printed = shop.run(recipes()["flask"] + FLASK_CLIENT)
+    assert re.findall(r"^event: (.+)$", printed, re.MULTILINE) == ["text", "done"]
+    assert '"text":"Hello from Flask."' in printed
+    assert claude.calls[0].stdin == "Hi"
+
+
+def test_a_visitor_who_leaves_the_flask_handler_ends_the_agent(shop: Shop) -> None:
+    pytest.importorskip("flask", reason="Flask is not installed (extra `test-web`)")
+    shop.fake("claude", FakeAnswer("Working", hang=True))
+    printed = shop.run(recipes()["flask"] + FLASK_VISITOR_WHO_LEAVES)
+    assert "Working" in printed
+    assert printed.endswith("no process is left\n")
+
+
+def test_another_request_stops_the_flask_handlers_run(shop: Shop) -> None:
+    pytest.importorskip("flask", reason="Flask is not installed (extra `test-web`)")
+    shop.fake("claude", FakeAnswer("Working", hang=True))
+    printed = shop.run(recipes()["flask"] + FLASK_STOP_BUTTON)
+    assert "\n204 " in printed
+    assert '"code":"ABORTED"' in printed
+    assert '"aborted":true' in printed
+
+
+DJANGO_CLIENT = """
+import django
+from django.conf import settings
+settings.configure(ALLOWED_HOSTS=["*"])
+django.setup()
+from django.test import RequestFactory
+"""
+
+
+def test_the_django_view_streams_events(shop: Shop) -> None:
+    pytest.importorskip("django", reason="Django is not installed (extra `test-web`)")
+    claude = shop.fake("claude", "Hello from Django.")
+    post = 'response = ask(RequestFactory().post("/ask", {"question": "Hi"}))\n'
+    script = DJANGO_CLIENT + recipes()["django"] + post + 'print(b"".join(response).decode(), end="")\n'
+    events = [json.loads(line) for line in shop.run(script).splitlines()]
+    assert [event["type"] for event in events] == ["text", "done"]
+    assert events[0]["text"] == "Hello from Django."
+    assert claude.calls[0].stdin == "Hi"
+
+
+class Telegram:
+    """A stand-in of the API: somebody says something, waits for the answer, and says something more."""
+
+    def __init__(self) -> None:
+        self.answers: list[str] = []
+        self.lock = threading.Condition()
+        self.enough = threading.Event()
+
+    def reply(self, method: str, values: dict[str, str]) -> Any:
+        if method == "getMe":
+            return {"id": 1, "is_bot": True, "first_name": "bot", "username": "bot"}
+        if method == "getUpdates":
+            return self.updates(int(values.get("offset") or 0))
+        if method != "sendMessage":
+            return True
+        with self.lock:
+            self.answers.append(values["text"])
+            self.lock.notify_all()
+        if len(self.answers) == 2:
+            self.enough.set()
+        return {"message_id": 9, "date": 0, "chat": {"id": 5, "type": "private"}, "text": values["text"]}
+
+    def updates(self, offset: int) -> list[dict[str, Any]]:
+        with self.lock:
+            self.lock.wait_for(lambda: offset <= len(self.answers) + 1 or self.enough.is_set(), timeout=1)
+            return [self.update(number) for number in (1, 2) if offset <= number <= len(self.answers) + 1]
+
+    def update(self, number: int) -> dict[str, Any]:
+        person = {"id": 5, "is_bot": False, "first_name": "Ann"}
+        chat = {"id": 5, "type": "private"}
+        message = {"message_id": number, "date": 0, "chat": chat, "from": person, "text": f"question {number}"}
+        return {"update_id": number, "message": message}
+
+
+@pytest.fixture
+def telegram() -> Iterator[tuple[Telegram, str]]:
+    state = Telegram()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+            path, _, query = self.path.partition("?")
+            values = {name: found[0] for name, found in {**parse_qs(query), **parse_qs(body)}.items()}
+            result = state.reply(path.rpartition("/")[2], values)
+            data = json.dumps({"ok": True, "result": result}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield state, f"http://127.0.0.1:{server.server_port}"
+    finally:
+        state.enough.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_the_bot_answers_both_messages_of_a_chat_in_one_session(shop: Shop, telegram: tuple[Telegram, str]) -> None:
+    pytest.importorskip("telebot", reason="pyTelegramBotAPI is not installed (extra `test-bots`)")
+    people, url = telegram
+    claude = shop.fake("claude", "answer 1", "answer 2")
+    set_up = f'import telebot.apihelper\ntelebot.apihelper.API_URL = "{url}/bot{{0}}/{{1}}"\n'
+    bot = subprocess.Popen(
+        [sys.executable, "-c", set_up + recipes()["bot"]],
+        cwd=shop.folder,
+        env={
+            **os.environ,
+            "PATH": os.pathsep.join([str(shop.bin), os.environ["PATH"]]),
+            "PYTHONPATH": str(SOURCE),
+            "BOT_TOKEN": "1:token",
+        },
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert people.enough.wait(PATIENCE)
+    finally:
+        bot.terminate()
+        bot.wait(PATIENCE)
+    assert people.answers == ["answer 1", "answer 2"]
+    first, second = claude.calls
+    assert (first.stdin, second.stdin) == ("question 1", "question 2")
+    assert any(argument.startswith("--resume=") for argument in second.argv)
+
+
+def test_the_example_of_a_users_tests_passes(shop: Shop) -> None:
+    printed = shop.run(recipes()["testing"], "-q", "-p", "no:cacheprovider", module="pytest", TMPDIR=str(shop.folder))
+    assert "2 passed" in printed
+
+
+def test_a_recording_is_played_again(shop: Shop) -> None:
+    kinds = shop.run(recipes()["replay"]).splitlines()
+    assert set(kinds) == {"thinking", "tool_use", "tool_result", "text", "done"}
+    assert kinds[-1] == "done"
+
+
+def test_the_fifth_runtime_is_complete_in_under_60_lines(shop: Shop) -> None:
+    shop.program("acme", PROGRAMS / "acme.py")
+    source = recipes()["fifth"]
+    assert len(source.splitlines()) < 60
+    events = [ast.literal_eval(line) for line in shop.run(source, "hello", "there").splitlines()]
+    assert [event["type"] for event in events] == ["tool_use", "tool_result", "text", "text", "text", "done"]
+    result = events[-1]["result"]
+    assert result["text"] == "hello there --model=large "
+    assert result["session_id"] == "s-7"
+    assert result["usage"]["output_tokens"] == 5
+    assert result["error_subtype"] is None
+
+
+def test_the_fifth_runtime_tells_of_failures(shop: Shop) -> None:
+    shop.program("acme", PROGRAMS / "acme.py")
+    error, done = (ast.literal_eval(line) for line in shop.run(recipes()["fifth"], "break").splitlines())
+    assert (error["code"], error["message"]) == ("NO_CREDIT", "out of credit")
+    assert done["result"]["error_subtype"] is not None
+
+
+# --- the two commands and the picture ------------------------------------------------------------------------
 
 
 def test_each_of_the_two_commands_does_its_own_set_up() -> None:
@@ -147,6 +398,33 @@ def test_each_of_the_two_commands_does_its_own_set_up() -> None:
         assert command(name).startswith("python3 -m venv .venv && .venv/bin/pip install -q ")
     assert command("demo").endswith(".venv/bin/remoteclaw-sync demo\n")
     assert command("test").endswith(".venv/bin/python -m pytest -q tests\n")
+
+
+def test_the_picture_shows_what_the_demo_prints_today() -> None:
+    if not terminal_svg.PICTURE.exists():
+        pytest.skip("the picture is not copied with the tests")
+    volatile = re.compile(r"\d+\.\d s|de300000-[0-9a-f-]+")
+
+    def shown(picture: str) -> list[str]:
+        rows = ("".join(re.findall(r">([^<]+)</tspan>", row)) for row in picture.splitlines() if "<text" in row)
+        return [volatile.sub("*", row) for row in rows]
+
+    now = terminal_svg.svg(terminal_svg.screen(terminal_svg.run_demo(pace=0)))
+    assert shown(terminal_svg.PICTURE.read_text(encoding="utf-8")) == shown(now)
+
+
+def test_generated_tables_have_their_places() -> None:
+    for name in ("behaviours", "benchmarks"):
+        assert README.count(f"<!-- {name}:begin -->\n") == README.count(f"<!-- {name}:end -->\n") == 1
+        assert README.index(f"<!-- {name}:begin -->") < README.index(f"<!-- {name}:end -->")
+
+
+def test_links_within_readme_lead_somewhere() -> None:
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
+    anchors = {re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert set(re.findall(r"\]\(#([^)]+)\)", README)) - anchors == set()
 
 
 # --- tables --------------------------------------------------------------------------------------------------
@@ -179,6 +457,12 @@ def test_the_table_of_params_is_that_of_the_code() -> None:
     assert list(table("field of `AgentExecuteParams`")) == [field.name for field in attrs.fields(AgentExecuteParams)]
 
 
+def test_the_table_of_results_is_that_of_the_code() -> None:
+    rows = table("field of `AgentRunResult`")
+    documented = [name for cell in rows for name in cell.split(", ")]
+    assert sorted(documented) == sorted([*(field.name for field in attrs.fields(AgentRunResult)), "ok"])
+
+
 def test_the_defaults_in_the_tables_are_those_of_the_code() -> None:
     options = inspect.signature(CLIRuntimeBase).parameters
     mebibytes = {name: f"{options[name].default // 2**20} MiB" for name in ("max_pending_bytes", "max_line_bytes")}
@@ -198,3 +482,28 @@ def test_every_name_in_backticks_that_looks_like_ours_exists() -> None:
     names = set(re.findall(r"`((?:Agent|Mcp|CLI|Claude|Gemini|Codex|OpenCode)[A-Za-z]+)`", README))
     assert "CLIRuntimeBase" in names
     assert names - set(remoteclaw_sync.__all__) == set()
+
+
+def test_the_tested_versions_are_those_of_the_code() -> None:
+    for version in TESTED_VERSIONS.values():
+        assert version in README
+
+
+def test_the_table_of_the_four_clis_names_their_own_options() -> None:
+    cells = dict(zip(SUPPORTED_PROVIDERS, table("option")["options of its own"], strict=True))
+    shared = {"self", "command", "options", *inspect.signature(CLIRuntimeBase).parameters}
+    for provider, cell in cells.items():
+        own = set(inspect.signature(runtime_class(provider)).parameters) - shared
+        # A CLI without a syntax in its prompts takes the option, and does nothing with it.
+        assert own - {"prompt_syntax"} == set(re.findall(r"`(\w+)`", cell)) - {"prompt_syntax"}, provider
+
+
+def test_every_row_of_a_table_has_as_many_cells_as_its_heading() -> None:
+    for found in re.findall(r"^\|.*\n\|[-|: ]+\n(?:\|.*\n)+", README, re.MULTILINE):
+        rows = [len(re.findall(r"(?<!\\)\|", row)) for row in found.splitlines()]
+        assert len(set(rows)) == 1, found.splitlines()[rows.index(max(rows))]
+
+
+def test_readme_names_no_machine() -> None:
+    assert not re.search(r"(?<![\w.])/(?:root|home|work|opt)/", README)
+    assert "localhost" not in README

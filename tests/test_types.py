@@ -35,9 +35,11 @@ from remoteclaw_sync import (
     BridgeCallbacks,
     ChannelMessage,
     CLIRuntimeBase,
+    CronJob,
     McpMessageTarget,
     McpServerConfig,
     McpSideEffects,
+    OutgoingMessage,
     PermissionDenial,
     ReplyPayload,
     event_from_dict,
@@ -119,7 +121,18 @@ FULL_VALUES: tuple[Value, ...] = (
         extra_context=NASTY,
         metadata={"team": {"id": 1}},
     ),
+    OutgoingMessage(
+        text=NASTY,
+        media_urls=("https://example.org/a.png",),
+        provider="slack",
+        to="C1",
+        thread_id="t1",
+        account_id="acc",
+    ),
+    CronJob(schedule="0 9 * * *", prompt=NASTY, name="morning", provider="slack", to="C1", thread_id="t1"),
 )
+# Fields that stay in this process, and are in no dict.
+TRANSIENT_FIELDS = {"abort_signal", "tools"}
 MINIMAL_VALUES: tuple[Value, ...] = (
     AgentTextEvent(""),
     AgentThinkingEvent(""),
@@ -137,6 +150,8 @@ MINIMAL_VALUES: tuple[Value, ...] = (
     ReplyPayload(),
     AgentDeliveryResult((), AgentRunResult()),
     ChannelMessage("hi"),
+    OutgoingMessage(),
+    CronJob(schedule="0 9 * * *", prompt="hi"),
 )
 ALL_VALUES = FULL_VALUES + MINIMAL_VALUES
 
@@ -173,7 +188,7 @@ def test_a_value_survives_json(value: Value) -> None:
 def test_to_dict_holds_plain_json_types_and_every_field(value: Value) -> None:
     data = value.to_dict()
     assert json.loads(json.dumps(data)) == data
-    names = {field.name for field in attrs.fields(type(value))} - {"abort_signal"}
+    names = {field.name for field in attrs.fields(type(value))} - TRANSIENT_FIELDS
     assert set(data) - {"type"} == names
 
 

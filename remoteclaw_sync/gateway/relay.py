@@ -44,9 +44,9 @@ def _pump_stdin(host: "socket.socket", finished: list[bool]) -> None:
     try:
         while data := os.read(0, BLOCK):
             host.sendall(data)
+        finished.append(True)
     except OSError:
-        pass
-    finished.append(True)
+        pass  # The host has gone while the CLI still speaks: that is no end of its own.
     try:
         host.shutdown(socket.SHUT_WR)  # The host answers by closing, which ends the other direction.
     except OSError:

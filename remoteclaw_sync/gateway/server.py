@@ -31,7 +31,7 @@ from .tools import Tool, ToolLike, build_tools
 logger = logging.getLogger(__name__)
 
 SERVER_NAME = "remoteclaw"
-DEFAULT_CALL_TIMEOUT = 60.0  # Seconds; Codex gives a tool as long.
+DEFAULT_CALL_TIMEOUT = 60.0  # Seconds. The CLIs are told to wait longer (the runtime's `tool_timeout`).
 HELLO_TIMEOUT = 10.0  # Seconds a connection has to say its token.
 LONGEST_HELLO = 256
 CALLS_GRACE = 1.0  # Seconds for calls that are under way when the run ends: a message that was just being sent.

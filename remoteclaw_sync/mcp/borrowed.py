@@ -13,10 +13,11 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -45,6 +46,8 @@ class ConfigFile:
     key: str
     entries: Entries = attrs.field(repr=False)
     read_words: bytes = b""  # What the CLI prints once it has read the file.
+    defaults: Entries = {}  # At the top level, if not there: what the CLI would otherwise write into the file itself.
+    litter: tuple[str, ...] = ()  # What the CLI puts into the file's folder; it goes with a folder that we made.
 
 
 class BorrowedConfig:
@@ -56,6 +59,7 @@ class BorrowedConfig:
         self._lock_fd = -1
         self._returning = threading.Lock()
         self._owner = os.getpid()
+        self._created_folder = False
         self._reading = Reading(config.read_words)
 
     def is_over(self, chunk: bytes) -> bool:
@@ -84,6 +88,7 @@ class BorrowedConfig:
             return
         with self._returning:
             if self._lock_fd == -1:
+                self._tidy_up()
                 return
             try:
                 recover(self._path)
@@ -91,6 +96,20 @@ class BorrowedConfig:
                 logger.error("cannot restore %s: %s (backup: %s)", self._path, error, self._path + BACKUP_SUFFIX)
             finally:
                 self._release()
+
+    def _tidy_up(self) -> None:
+        """Once more at the end of the run: the CLI may have been filling the folder when the file was given back."""
+        if not self._created_folder or not self._config.litter:
+            return
+        try:
+            self._lock_fd = os.open(os.path.dirname(os.path.dirname(self._path)), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            if _try_lock(self._lock_fd):  # Otherwise another run is using it.
+                _remove_folder(os.path.dirname(self._path), self._config.litter)
+        finally:
+            self._release()
 
     def forget_after_fork(self) -> None:
         """In a forked copy of the host, which would otherwise keep the lock."""
@@ -120,16 +139,18 @@ class BorrowedConfig:
         config = self._config
         original = _read_config(config.path, self._path)
         text = "" if original is None else _decode(original)
-        edit = add_entries(text, config.format, config.key, config.entries)
+        edit = add_entries(text, config.format, config.key, config.entries, config.defaults)
         merged = edit.text.encode()
         folder = os.path.dirname(self._path)
         created_folder = not os.path.isdir(folder)
         if created_folder:
             os.mkdir(folder, 0o700)
+            self._created_folder = True
         try:
             journal = {
                 "existed": original is not None,
                 "created_folder": created_folder,
+                "litter": config.litter,
                 "format": config.format,
                 "key": config.key,
                 "names": list(config.entries),
@@ -173,7 +194,7 @@ def recover(path: str) -> bool:
         os.unlink(backup)
     os.unlink(path + JOURNAL_SUFFIX)
     if journal["created_folder"]:
-        _remove_if_empty(os.path.dirname(path))
+        _remove_folder(os.path.dirname(path), journal.get("litter", ()))
     return True
 
 
@@ -299,11 +320,23 @@ def _link_or_copy(path: str, backup: str) -> None:
         os.chmod(backup, stat.S_IMODE(status.st_mode))
 
 
-def _remove_if_empty(folder: str) -> None:
+def _remove_folder(folder: str, litter: Sequence[str]) -> None:
+    """A folder that we made, unless somebody put something there: then it is theirs."""
     try:
-        os.rmdir(folder)
-    except OSError:
-        pass  # Somebody put something there: it is theirs now.
+        names = os.listdir(folder)
+        if set(names) <= set(litter):
+            for name in names:
+                _remove(os.path.join(folder, name))
+            os.rmdir(folder)
+    except OSError as error:
+        logger.debug("%s stays: %s", folder, error)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
 
 
 def _try_lock(fd: int) -> bool:

@@ -33,8 +33,12 @@ class Edit:
     inserted: str
 
 
-def add_entries(text: str, format: Format, key: str, entries: Entries) -> Edit:
-    """Merge `entries` into the table `key`; an entry of the same name is replaced. Raises ConfigError."""
+def add_entries(text: str, format: Format, key: str, entries: Entries, defaults: Entries | None = None) -> Edit:
+    """Merge `entries` into the table `key`; an entry of the same name is replaced. Raises ConfigError.
+
+    `defaults` are values at the top level of a JSON config for which there is none yet.
+    """
+    text = _with_defaults(text, defaults or {}, _parse(text, format))
     config = _parse(text, format)
     wanted = copy.deepcopy(config)
     wanted.setdefault(key, {}).update(entries)
@@ -113,6 +117,16 @@ def _dump(config: dict[str, Any], format: Format) -> str:
     if format == "toml":
         return tomli_w.dumps(config)
     return json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+
+
+def _with_defaults(text: str, defaults: Entries, config: dict[str, Any]) -> str:
+    missing = {key: value for key, value in defaults.items() if key not in config}
+    if not missing:
+        return text
+    at = jsonc.object_start(text, ())
+    if at is None:
+        return _dump({**missing, **config}, "json")
+    return text[:at] + json.dumps(missing)[1:-1] + ("," if config else "") + text[at:]
 
 
 def _insert_into_json(text: str, key: str, entries: Entries, config: dict[str, Any]) -> Edit | None:

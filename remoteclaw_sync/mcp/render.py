@@ -67,7 +67,7 @@ def _protected(values: Mapping[str, str], protect: Protect) -> dict[str, str]:
 
 def opencode_entries(servers: Servers, protect: Protect) -> dict[str, Any]:
     """For the `mcp` object of opencode.json."""
-    return {name: _opencode_entry(server, protect) for name, server in servers.items()}
+    return {protect(name): _opencode_entry(server, protect) for name, server in servers.items()}
 
 
 def _opencode_entry(server: McpServerConfig, protect: Protect) -> dict[str, Any]:
@@ -76,16 +76,18 @@ def _opencode_entry(server: McpServerConfig, protect: Protect) -> dict[str, Any]
         return {"type": "remote", "url": protect(server.url), "headers": headers, "enabled": True}
     stdio = _stdio(server, protect)
     command = [stdio["command"], *stdio["args"]]
-    environment = _protected(server.env, protect)
+    environment = {protect(key): protect(value) for key, value in server.env.items()}
     return {"type": "local", "command": command, "environment": environment, "enabled": True}
 
 
-def codex_entries(servers: Servers, *, required: bool) -> dict[str, Any]:
+def codex_entries(servers: Servers, *, required: bool, tool_timeout: float | None = None) -> dict[str, Any]:
     """For the `mcp_servers` table of config.toml.
 
     `required` makes Codex wait for the server: otherwise one that takes over a second is left out of the turn.
+    `tool_timeout` is for one call, in seconds; by default Codex gives it a minute.
     """
-    return {name: _codex_entry(server, required) for name, server in servers.items()}
+    limit = {} if tool_timeout is None else {"tool_timeout_sec": float(tool_timeout)}
+    return {name: {**_codex_entry(server, required), **limit} for name, server in servers.items()}
 
 
 def _codex_entry(server: McpServerConfig, required: bool) -> dict[str, Any]:
@@ -97,6 +99,8 @@ def _codex_entry(server: McpServerConfig, required: bool) -> dict[str, Any]:
         entry = {"command": server.command, "args": list(server.args)}
         if server.env:
             entry["env"] = dict(server.env)
+    # As the other CLIs do; otherwise Codex waits for each call of a server before it makes the next.
+    entry["supports_parallel_tool_calls"] = True
     if required:
         entry["required"] = True
     if server.trust:
@@ -127,19 +131,20 @@ class Hideaway:
     """Moves values out of a config into environment variables, because the CLI would expand what stands in them.
 
     Claude and Gemini replace `$NAME` and `${NAME}` in every string, OpenCode `{env:NAME}` and `{file:NAME}`: a password
-    may contain any of these. What a variable holds is not expanded again.
+    may contain any of these. What a variable holds is not expanded again (on OpenCode: if it is `written` so).
     """
 
     PREFIX = "REMOTECLAW_SYNC_MCP_"
 
-    def __init__(self, trigger: str, reference: str) -> None:
+    def __init__(self, trigger: str, reference: str, written: Protect = str) -> None:
         self._trigger = trigger
         self._reference = reference
+        self._written = written
         self.variables: dict[str, str] = {}
 
     def __call__(self, value: str) -> str:
         if self._trigger not in value:
             return value
         name = f"{self.PREFIX}{len(self.variables)}"
-        self.variables[name] = value
+        self.variables[name] = self._written(value)
         return self._reference.format(name)

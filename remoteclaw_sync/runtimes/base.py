@@ -92,11 +92,18 @@ class CLIRuntimeBase(abc.ABC):
         return self._new_run(params, fields)[0]
 
     def start(self, params: AgentExecuteParams | str, **fields: Any) -> AgentRun:
-        """The same run as a handle: an iterator and context manager with `abort()`, `close()`, `pid`, `result`."""
+        """The same run as a handle: an iterator and context manager with `abort()`, `close()`, `pid`, `result`.
+
+        Does not block: the CLI is started when the first event is asked for. Raises as `execute()` does.
+        """
         return AgentRun(*self._new_run(params, fields))
 
     def run(self, params: AgentExecuteParams | str, *, check: bool = True, **fields: Any) -> AgentRunResult:
-        """Run to the end and return the summary. Raises AgentRunError if the run failed, unless `check` is False."""
+        """Run to the end and return the summary. Blocks until then.
+
+        Raises AgentRunError (with the result and the `error` events) if the run failed, unless `check` is False, and
+        ValueError or TypeError for bad arguments.
+        """
         events, control = self._new_run(params, fields)
         reported: list[AgentErrorEvent] = []
         with closing(events):
@@ -175,6 +182,10 @@ class CLIRuntimeBase(abc.ABC):
     def explain_exit(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
         """The CLI's own words for an exit without a terminal event, if its stderr has them."""
         return None
+
+    def presentable(self, stderr: str) -> str:
+        """What of stderr people are shown, in `result.stderr` and in error messages."""
+        return stderr
 
     def warnings_in(self, stderr: str) -> Iterable[AgentErrorEvent]:
         """What the CLI told only on stderr that the caller should know, and that does not fail the run."""

@@ -98,6 +98,7 @@ class CodexCliRuntime(DialectRuntime):
         "item.completed": "_on_item_completed",
         "error": "_on_error",
     }
+    STREAMED = "item.completed"
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class CodexCliRuntime(DialectRuntime):
         self._servers: Servers = {}
         self._failed_servers: set[str] = set()
         self._in_wrong_thread = False
-        self._utterances: dict[str, Utterance] = {}
+        self._utterances: dict[str, Utterance | str] = {}  # A str: one that came whole.
         self._last_said: dict[str, str] = {}  # Item type -> the last whole text since the model was last asked.
         self._said_before_cut: dict[str, str] = {}
         self._open_tools: dict[str, ToolItem] = {}
@@ -153,7 +154,12 @@ class CodexCliRuntime(DialectRuntime):
             borrow = self.mcp_config == "merge-restore"
             home = _codex_home(params)
             self._mcp_args = codex_mcp.inject(
-                self._servers, home, resources, borrow_config=borrow, extra_args=params.extra_args
+                self._servers,
+                home,
+                resources,
+                borrow_config=borrow,
+                extra_args=params.extra_args,
+                tool_timeout=self.tool_timeout,
             )
 
     def _find_thread(self, params: AgentExecuteParams) -> None:
@@ -259,6 +265,19 @@ class CodexCliRuntime(DialectRuntime):
 
     # --- items -----------------------------------------------------------------------------------------------
 
+    def streamed_text(self, message: Message) -> str | None:
+        """A message that came whole, under a new id, and not after a cut."""
+        try:
+            item = message["item"]
+            if item["type"] == "agent_message" and not self._said_before_cut and not self._in_wrong_thread:
+                piece, item_id, told = item["text"], item["id"], self._utterances
+                if piece and item_id and type(piece) is type(item_id) is str and item_id not in told:
+                    told[item_id] = self._last_said["agent_message"] = piece
+                    return piece
+        except (KeyError, TypeError):
+            pass
+        return None
+
     def _on_item_started(self, line: Message) -> list[AgentEvent]:
         return list(self._on_item(mapping(line, "item"), is_final=False))
 
@@ -287,7 +306,9 @@ class CodexCliRuntime(DialectRuntime):
         utterance = self._utterances.get(item_id)
         if utterance is None:
             utterance = Utterance(repeats=self._said_before_cut.pop(kind, ""))
-            self._utterances[item_id] = utterance
+        elif isinstance(utterance, str):
+            utterance = Utterance(said=utterance)
+        self._utterances[item_id] = utterance
         new = utterance.grow(whole, is_final=is_final)
         if is_final:
             self._last_said[kind] = whole

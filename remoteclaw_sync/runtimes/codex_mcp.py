@@ -18,6 +18,7 @@ from .resources import RunResources
 SERVER_NAME = re.compile(r"[A-Za-z0-9_:@/.-]+")
 CONFIG_READ = b'"thread.started"'
 PROFILE_SUFFIX = ".config.toml"  # `-p NAME` reads $CODEX_HOME/NAME.config.toml on top of config.toml.
+LONGEST_CALL_SECONDS = 7 * 24 * 3600.0
 NOT_STARTED = "required MCP servers failed to initialize:"
 
 
@@ -29,10 +30,17 @@ def check_names(servers: Servers) -> None:
 
 
 def inject(
-    servers: Servers, home: Path, resources: RunResources, *, borrow_config: bool, extra_args: Sequence[str]
+    servers: Servers,
+    home: Path,
+    resources: RunResources,
+    *,
+    borrow_config: bool,
+    extra_args: Sequence[str],
+    tool_timeout: float | None,
 ) -> list[str]:
     """Make the servers known to the run; returns the arguments it takes. Raises RunSetupError."""
-    entries = codex_entries(servers, required=True)
+    limit = LONGEST_CALL_SECONDS if tool_timeout is None else min(tool_timeout, LONGEST_CALL_SECONDS)
+    entries = codex_entries(servers, required=True, tool_timeout=limit)
     config = home / "config.toml"
     if borrow_config or _names_in(config) & set(servers):
         # Overrides and profiles merge field by field: an entry of the same name would become a mixture.
@@ -44,7 +52,7 @@ def inject(
     if not has_secrets:
         return [f"--config=mcp_servers={inline_toml(entries)}"]
     if any(arg.startswith(("-p", "--profile")) for arg in extra_args):
-        return inject(servers, home, resources, borrow_config=True, extra_args=())
+        return inject(servers, home, resources, borrow_config=True, extra_args=(), tool_timeout=tool_timeout)
     # Arguments are there for every user to read; this file only for its owner, and only until Codex has read it.
     profile = PrivateFile(str(home), PROFILE_SUFFIX, tomli_w.dumps({"mcp_servers": entries}).encode(), CONFIG_READ)
     resources.borrow(profile)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal, get_args
 
-from ..ndjson import parse_line
-from ..types import AgentEvent
+from ..ndjson import fast_parser, parse_line, scan_line
+from ..types import AgentEvent, AgentTextEvent
 from .base import CLIRuntimeBase
 from .engine import Extracted, LineExtractor
 
@@ -23,6 +23,7 @@ class DialectRuntime(CLIRuntimeBase):
 
     # Line type -> name of the method that takes the parsed line and returns what `extract_event` returns.
     HANDLERS: ClassVar[Mapping[str, str]] = {}
+    STREAMED: ClassVar[str] = ""  # The type of the many lines that carry the answer; see streamed_text().
     expects_terminal_event = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -39,11 +40,60 @@ class DialectRuntime(CLIRuntimeBase):
             return super().line_extractor()
         return self._dialect_extractor()
 
+    def streamed_text(self, message: Message) -> str | None:
+        """A short cut for lines of the type STREAMED: the text, if this one is nothing but a further piece of the
+        answer, which counts as told then. None: nothing has been done, and the line's handler has to take it."""
+        return None
+
     def _dialect_extractor(self) -> LineExtractor:
-        handlers = {kind: getattr(self, name) for kind, name in self.HANDLERS.items()}
+        fast = fast_parser()
+        return self._standard_extractor() if fast is None else self._fast_extractor(fast)
+
+    def _standard_extractor(self) -> LineExtractor:
+        streamed, streamed_text, dispatch = self.STREAMED, self.streamed_text, self._dispatcher()
+        new_object, set_text = object.__new__, _set_text
+
+        # All in one frame, by the short cut. With parse_line(), look-up and handler a line takes (us): Claude
+        # 2.8 instead of 2.0, Gemini 2.1 instead of 1.5, Codex 4.7 instead of 1.6, OpenCode 3.1 instead of 2.3.
+        def extract(line: str) -> Extracted:
+            try:
+                message, end = scan_line(line, 0)
+                kind = message["type"]
+            except Exception:  # noqa: BLE001 - what is wrong with it, the careful way finds out
+                return dispatch(parse_line(line))
+            if end != len(line) and not line[end:].isspace():
+                return dispatch(parse_line(line))
+            if kind == streamed and (piece := streamed_text(message)) is not None:
+                event = new_object(AgentTextEvent)
+                set_text(event, piece)
+                return event
+            return dispatch(message)
+
+        return extract
+
+    def _fast_extractor(self, parse: Callable[[str], Any]) -> LineExtractor:
+        """With a parser that must not be trusted with anything but text: integers over 64 bits become floats."""
+        streamed, streamed_text = self.STREAMED, self.streamed_text
+        standard = self._standard_extractor()
+        new_object, set_text = object.__new__, _set_text
 
         def extract(line: str) -> Extracted:
-            message = parse_line(line)
+            try:
+                message = parse(line)
+                if message["type"] == streamed and (piece := streamed_text(message)) is not None:
+                    event = new_object(AgentTextEvent)
+                    set_text(event, piece)
+                    return event
+            except Exception:  # noqa: BLE001 - refused, or no object: the careful way finds out
+                pass
+            return standard(line)
+
+        return extract
+
+    def _dispatcher(self) -> Callable[[Message | None], Extracted]:
+        handlers = {kind: getattr(self, name) for kind, name in self.HANDLERS.items()}
+
+        def dispatch(message: Message | None) -> Extracted:
             if message is None:
                 return None
             kind = message.get("type")
@@ -53,7 +103,11 @@ class DialectRuntime(CLIRuntimeBase):
                 return None
             return handler(message)  # type: ignore[no-any-return]
 
-        return extract
+        return dispatch
+
+
+# AgentTextEvent(piece) takes 0.29 us, most of it for being frozen; a bare object and its one slot 0.18.
+_set_text = AgentTextEvent.__dict__["text"].__set__
 
 
 def check_mcp_config(mode: str) -> None:

@@ -190,22 +190,22 @@ def _talk(runtime: CLIRuntimeBase, child: ChildProcess, tally: Tally) -> Generat
         if ending.backlog_unwanted:
             return
         for line in lines:
-            events: list[AgentEvent] = []
             try:
                 extracted = extract(line)
-                if extracted is None:
-                    continue
-                _collect(extracted, events)
             except Exception as error:
-                events.append(_hook_failure(runtime, error))
-            for event in events:
-                if type(event) is AgentTextEvent and type(text := event.text) is str:
-                    append_text(text)
-                    yield event
-                elif (noted := note(event)) is not None:
-                    yield noted
+                extracted = _hook_failure(runtime, error)
+            if type(extracted) is AgentTextEvent and type(text := extracted.text) is str:
+                # Nearly every line: by the shortest way.
+                append_text(text)
+                yield extracted
                 if ending.backlog_unwanted:
                     return
+            elif extracted is not None:
+                for event in _events_of(runtime, extracted):
+                    if (noted := note(event)) is not None:
+                        yield noted
+                    if ending.backlog_unwanted:
+                        return
         if framer.lines_skipped != skipped:
             skipped = framer.lines_skipped
             message = f"skipped a line of over {runtime.max_line_bytes} bytes (max_line_bytes)"
@@ -219,17 +219,21 @@ def _talk(runtime: CLIRuntimeBase, child: ChildProcess, tally: Tally) -> Generat
             child.expect_exit(finished, runtime.linger)
 
 
-def _collect(extracted: AgentEvent | Iterable[AgentEvent], events: list[AgentEvent]) -> None:
-    """Add them one by one: those that come before an exception are kept."""
+def _events_of(runtime: CLIRuntimeBase, extracted: AgentEvent | Iterable[AgentEvent]) -> list[AgentEvent]:
+    """One by one: those that come before an exception are kept."""
     if isinstance(extracted, AgentEvent):
-        events.append(extracted)
-        return
-    if isinstance(extracted, str | bytes | Mapping):
-        raise TypeError(f"a {type(extracted).__name__} is not an event")
-    for event in extracted:
-        if not isinstance(event, AgentEvent):
-            raise TypeError(f"a {type(event).__name__} is not an event")
-        events.append(event)
+        return [extracted]
+    events: list[AgentEvent] = []
+    try:
+        if isinstance(extracted, str | bytes | Mapping):
+            raise TypeError(f"a {type(extracted).__name__} is not an event")
+        for event in extracted:
+            if not isinstance(event, AgentEvent):
+                raise TypeError(f"a {type(event).__name__} is not an event")
+            events.append(event)
+    except Exception as error:
+        events.append(_hook_failure(runtime, error))
+    return events
 
 
 def _hook_failure(runtime: CLIRuntimeBase, error: Exception) -> AgentErrorEvent:
@@ -284,7 +288,7 @@ def _end(
             end_reason=reason,
             spawn_failure=_with_install_hint(runtime, failure),
             exit_code=exit_code,
-            diagnostics=diagnostics,
+            diagnostics=_presentable(runtime, diagnostics),
             outcome=runtime.outcome,
             finished_in_time=tally.finished_in_time,
             answered=tally.answered,
@@ -318,6 +322,11 @@ def _explained_exit(
     return explained if isinstance(explained, AgentErrorEvent) else None
 
 
+def _presentable(runtime: CLIRuntimeBase, stderr: str) -> str:
+    shown = _ask(runtime.presentable, stderr) if stderr else ""
+    return shown if isinstance(shown, str) else ""
+
+
 def _result(
     runtime: CLIRuntimeBase,
     control: RunControl,
@@ -340,7 +349,7 @@ def _result(
         error_subtype=error_subtype,
         permission_denials=tuple(outcome.permission_denials),
         exit_code=child.exit_code if child else None,
-        stderr=tally.redact(child.diagnostics) if child else "",
+        stderr=_presentable(runtime, tally.redact(child.diagnostics)) if child else "",
     )
     enriched = _ask(runtime.enrich_result, result)
     return enriched if isinstance(enriched, AgentRunResult) else result

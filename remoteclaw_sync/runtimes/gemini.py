@@ -132,6 +132,7 @@ class GeminiCliRuntime(DialectRuntime):
         "error": "on_error",
         "result": "on_result",
     }
+    STREAMED = "message"
 
     def __init__(
         self,
@@ -271,6 +272,13 @@ class GeminiCliRuntime(DialectRuntime):
         self.outcome.session_id = None
         self.outcome.fail(self._failure.subtype)
         return self._failure.event
+
+    def streamed_text(self, message: Message) -> str | None:
+        piece = message.get("content")
+        if piece and type(piece) is str and message.get("delta") is True and message.get("role") == "assistant":
+            self._answered = True
+            return piece
+        return None
 
     def on_message(self, line: Message) -> Extracted:
         piece = text(line, "content")

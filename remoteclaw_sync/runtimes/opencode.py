@@ -10,13 +10,13 @@ from typing import Any
 import attrs
 
 from .. import errors
+from ..mcp.render import Servers
 from ..process.child import ChildProcess
 from ..process.launch import Launch
 from ..types import (
     AgentErrorEvent,
     AgentEvent,
     AgentExecuteParams,
-    AgentRunResult,
     AgentTextEvent,
     AgentThinkingEvent,
     AgentToolResultEvent,
@@ -25,10 +25,10 @@ from ..types import (
     PermissionDenial,
     PromptSyntax,
 )
-from . import opencode_config, opencode_stderr
+from . import opencode_config, opencode_mcp, opencode_stderr
 from . import opencode_errors as reported
 from .base import DEFAULT_TIMEOUT
-from .dialect import DialectRuntime, Message, integer, items, mapping, number, text
+from .dialect import DialectRuntime, McpConfigMode, Message, check_mcp_config, integer, items, mapping, number, text
 from .opencode_config import CONFIG_VARIABLE, PERMISSION_VARIABLE
 from .opencode_store import SessionStore
 from .resources import RunResources
@@ -38,6 +38,8 @@ OUTER_RUN_VARIABLES = ("OPENCODE", "OPENCODE_PID", "OPENCODE_CLIENT", "OPENCODE_
 
 # Some causes ("Model not found") are in the log only; on stdout it is "Unexpected server error".
 LOG_VARIABLES = {"OPENCODE_PRINT_LOGS": "1", "OPENCODE_LOG_LEVEL": "ERROR"}
+# That an MCP server does not work is said nowhere but there.
+MCP_LOG_VARIABLES = {**LOG_VARIABLES, "OPENCODE_LOG_LEVEL": "WARN"}
 
 # Reasons of a step's end after which OpenCode goes on, or has yet to say what went wrong.
 NOT_THE_LAST_WORD = frozenset({"tool-calls", "unknown", "error", "content-filter"})
@@ -58,6 +60,8 @@ class OpenCodeCliRuntime(DialectRuntime):
             the same.
         generate_title: let OpenCode ask its model for a title of each new session, a request that is in no usage and
             no cost. Otherwise the title is the beginning of the prompt.
+        mcp_config: "inject" (no file of the user's is touched) or "merge-restore" (.opencode/opencode.json of the
+            working directory is borrowed).
         options: as in CLIRuntimeBase (`tool_timeout`, `linger`, `max_pending_bytes`, `max_line_bytes`).
     """
 
@@ -72,6 +76,7 @@ class OpenCodeCliRuntime(DialectRuntime):
         "step_finish": "_on_step_finish",
         "error": "_on_error",
     }
+    STREAMED = "text"
 
     def __init__(
         self,
@@ -80,15 +85,20 @@ class OpenCodeCliRuntime(DialectRuntime):
         timeout: float | None = DEFAULT_TIMEOUT,
         prompt_syntax: PromptSyntax = "text",
         generate_title: bool = False,
+        mcp_config: McpConfigMode = "inject",
         **options: Any,
     ) -> None:
+        check_mcp_config(mcp_config)
         super().__init__(command, timeout, **options)
+        self.mcp_config = mcp_config
         self.prompt_syntax = prompt_syntax
         self.generate_title = generate_title
 
     def reset_state(self) -> None:
         self._store: SessionStore | None = None
         self._instructions: str | None = None
+        self._servers: Servers = {}
+        self._mcp_env: dict[str, str] = {}
         self._step_message: str | None = None
         self._parts_seen: set[str] = set()
         self._summaries: dict[str, bool] = {}
@@ -99,7 +109,8 @@ class OpenCodeCliRuntime(DialectRuntime):
     # --- the command -----------------------------------------------------------------------------------------
 
     def check_params(self, params: AgentExecuteParams) -> None:
-        """Raises ValueError for an image that is no file."""
+        """Raises ValueError for an image that is no file, and for servers that OpenCode cannot tell apart."""
+        opencode_mcp.check_names(params.mcp_servers)
         for index, image in enumerate(params.images):
             if not os.path.isfile(image):
                 raise ValueError(f"images[{index}]: there is no file {os.fspath(image)!r}")
@@ -116,6 +127,17 @@ class OpenCodeCliRuntime(DialectRuntime):
         ours = self.build_env(params)
         env = {**params.env, **{name: ours[name] for name in params.env if name in ours and _is_merged(name)}}
         return super().prepare(attrs.evolve(params, env=env), resources)
+
+    def enter_run(self, params: AgentExecuteParams, resources: RunResources) -> None:
+        self._servers = params.mcp_servers
+        project = os.path.abspath(params.working_directory or os.getcwd())
+        if self._servers and self._borrows_config(params):
+            self._mcp_env = opencode_mcp.borrow_config(self._servers, project, resources)
+        else:
+            opencode_mcp.repair_config(project)
+
+    def _borrows_config(self, params: AgentExecuteParams) -> bool:
+        return opencode_mcp.borrows_config(self.mcp_config, _environment(params))
 
     def _in_folder_of_session(self, params: AgentExecuteParams) -> AgentExecuteParams:
         """Go where the session was begun: resumed anywhere else, OpenCode works on, prints nothing and never ends."""
@@ -146,12 +168,14 @@ class OpenCodeCliRuntime(DialectRuntime):
         return [*args, "--thinking", "--format=json", *params.extra_args]
 
     def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
-        env: dict[str, str | None] = {**dict.fromkeys(OUTER_RUN_VARIABLES), **LOG_VARIABLES}
+        logs = MCP_LOG_VARIABLES if params.mcp_servers else LOG_VARIABLES
+        env: dict[str, str | None] = {**dict.fromkeys(OUTER_RUN_VARIABLES), **logs, **self._mcp_env}
         current = _environment(params)
-        overlays = {
-            CONFIG_VARIABLE: opencode_config.config_overlay(params, self._instructions),
-            PERMISSION_VARIABLE: opencode_config.permission_overlay(params),
-        }
+        config = opencode_config.config_overlay(params, self._instructions)
+        config |= opencode_mcp.settings(params.mcp_servers, self.tool_timeout)
+        if params.mcp_servers and not self._borrows_config(params):
+            config["mcp"] = opencode_mcp.entries(params.mcp_servers)
+        overlays = {CONFIG_VARIABLE: config, PERMISSION_VARIABLE: opencode_config.permission_overlay(params)}
         for name, overlay in overlays.items():
             if overlay:
                 env[name] = opencode_config.overlaid(name, current.get(name), overlay)
@@ -178,6 +202,25 @@ class OpenCodeCliRuntime(DialectRuntime):
         self._step_message = text(mapping(line, "part"), "messageID") or None
         survived, self._doubtful_error = self._doubtful_error, None
         return None if survived is None else AgentErrorEvent(reported.message_of(survived), errors.CLI_WARNING)
+
+    def streamed_text(self, message: Message) -> str | None:
+        """A part that is new, of the session and the message that the last one was of."""
+        try:
+            part = message["part"]
+            piece, part_id = part["text"], part["id"]
+            if (
+                message["sessionID"] == self.outcome.session_id
+                and self._summaries[part["messageID"]] is False
+                and part_id not in self._parts_seen
+                and "synthetic" not in part
+                and piece
+                and type(piece) is type(part_id) is str
+            ):
+                self._parts_seen.add(part_id)
+                return piece
+        except (KeyError, TypeError):
+            pass
+        return None
 
     def _on_text(self, line: Message) -> AgentEvent | None:
         part = self._new_part(line)
@@ -311,8 +354,12 @@ class OpenCodeCliRuntime(DialectRuntime):
         self.outcome.error_subtype = reported.subtype_of(error, event)
         return event
 
-    def enrich_result(self, result: AgentRunResult) -> AgentRunResult:
-        return attrs.evolve(result, stderr=opencode_stderr.without_secrets(result.stderr))
+    def warnings_in(self, stderr: str) -> Iterable[AgentErrorEvent]:
+        for name, trouble in opencode_mcp.failures(stderr, self._servers).items():
+            yield AgentErrorEvent(f"MCP server {name!r} {trouble}", errors.MCP_SERVER_FAILED)
+
+    def presentable(self, stderr: str) -> str:
+        return opencode_stderr.without_warnings(opencode_stderr.without_secrets(stderr))
 
 
 class ToolAwareChild(ChildProcess):

@@ -10,6 +10,7 @@ import re
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 LOG_LINE = re.compile(r"^timestamp=\S+ level=\w+ .*$", re.MULTILINE)
+WARNING_LINE = re.compile(r"^timestamp=\S+ level=WARN .*\n?", re.MULTILINE)
 # Around the text of a config that is no JSON, and the places in it that were wrong, which quote it again.
 DUMP_BEGIN, DUMP_END = "--- JSONC Input ---", "--- End ---"
 WRONG_PLACE = re.compile(r"^(\w+ at line \d+, column \d+)$", re.MULTILINE)
@@ -35,6 +36,11 @@ PERMISSION = re.compile(r"permission requested: (.+); auto-rejecting")
 def without_secrets(stderr: str) -> str:
     """The text without colours and without what it quotes from a config."""
     return WRONG_VALUE.sub(OMITTED, _without_dump(ANSI.sub("", stderr)))
+
+
+def without_warnings(stderr: str) -> str:
+    """The text without the warnings of the log, which is full of them."""
+    return WARNING_LINE.sub("", stderr)
 
 
 def failure(stderr: str) -> str | None:

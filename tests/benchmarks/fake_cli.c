@@ -4,6 +4,8 @@
      fake_cli FILE                  the whole file
      fake_cli FILE PAUSE_US COUNT   COUNT lines, PAUSE_US apart; "@@@@@@@@@@@@@@@@@@@@" becomes CLOCK_MONOTONIC in ns
      fake_cli FILE -1 SECONDS       the first line, then silence
+     FAKE_STREAM=FILE fake_cli ...  the whole file, whatever the arguments; for other libraries, which look at the
+                                    version first, or (claude-agent-sdk) send a control request and wait
 */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -26,8 +28,34 @@ static void write_all(const char *data, size_t size) {
   }
 }
 
+/* Answers the control request in the first line of stdin. Takes stdin to the end of that line at the least. */
+static void shake_hands(void) {
+  static char line[65536];
+  size_t size = 0;
+  ssize_t n;
+  while (size < sizeof line - 1 && (n = read(0, line + size, sizeof line - 1 - size)) > 0) {
+    size += n;
+    if (memchr(line, '\n', size)) break;
+  }
+  char *id = strstr(line, "\"request_id\"");
+  if (!id || !strstr(line, "\"control_request\"")) return;
+  id = strchr(strchr(id, ':'), '"') + 1;
+  *strchr(id, '"') = 0;
+  printf("{\"type\":\"control_response\",\"response\":{\"subtype\":\"success\",\"request_id\":\"%s\","
+         "\"response\":{}}}\n", id);
+  fflush(stdout);
+}
+
 int main(int argc, char **argv) {
-  int fd = open(argv[1], O_RDONLY);
+  const char *path = getenv("FAKE_STREAM");
+  if (path) {
+    if (argc > 1 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-v"))) return puts("99.0.0") < 0;
+    shake_hands();
+    argc = 2;
+  } else {
+    path = argv[1];
+  }
+  int fd = open(path, O_RDONLY);
   struct stat st;
   if (fd < 0 || fstat(fd, &st)) return 2;
   char *data = mmap(NULL, st.st_size, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);

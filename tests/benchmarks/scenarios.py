@@ -1,4 +1,4 @@
-"""What is measured. Each scenario returns rows: (what, value, unit, floor, target)."""
+"""What is measured. Each scenario yields rows of the table."""
 
 from __future__ import annotations
 
@@ -12,89 +12,80 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import attrs
-
 from remoteclaw_sync import CLIRuntimeBase
+from remoteclaw_sync.ndjson import fast_parser
 
 from .fake import fake_runtime
-from .measure import cpu_seconds, memory_bytes, pairs, ratio
-from .streams import PROVIDERS, STAMP, write_long_line, write_stream
+from .measure import Sample, cpu_seconds, memory_bytes, pairs, ratio, sample
+from .peers import peers
+from .streams import PROVIDERS, STAMP, write_long_line, write_stream, write_very_long_stream
+from .table import Bench, Row, consume, parser, read_by_hand, row, single, speed_row
+
+MEGABYTE = 1024 * 1024
 
 
-@attrs.frozen
-class Row:
-    """One line of the table. `better` says in which direction the floor lies."""
-
-    what: str
-    value: float
-    spread: tuple[float, float]
-    unit: str
-    floor: float
-    target: float | None
-    better: str  # "higher" or "lower"
-
-    @property
-    def holds(self) -> bool:
-        return self.value >= self.floor if self.better == "higher" else self.value <= self.floor
-
-
-@attrs.frozen
-class Bench:
-    """Where the scenarios work, and how thoroughly."""
-
-    folder: Path
-    fake_cli: str
-    lines: int
-    pair_count: int
-
-    def stream(self, provider: str, lines: int) -> Path:
-        path = self.folder / f"{provider}-{lines}.ndjson"
-        return path if path.exists() else write_stream(path, provider, lines)
-
-
-def read_by_hand(argv: list[str]) -> int:
-    """(a): the loop a person would write: one thread, no watchdog, no abort, no stderr, no events."""
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        count = 0
-        for line in process.stdout:
-            json.loads(line)
-            count += 1
-    return count
-
-
-def consume(runtime: CLIRuntimeBase) -> int:
-    """Ours, checked: nothing counts that did not end well."""
-    count = 0
-    for event in runtime.execute("go"):
-        count += 1
-    if event.type != "done" or not event.result.ok:
-        raise RuntimeError(f"the run did not end well: {event}")
-    return count
+def against_hand(runtime: CLIRuntimeBase, argv: list[str], count: int) -> list[tuple[Sample, Sample]]:
+    """Pairs of ours and (a) on the same CLI."""
+    return pairs(lambda: consume(runtime), lambda: read_by_hand(argv), count)
 
 
 def throughput(bench: Bench) -> Iterator[Row]:
-    """Lines as fast as the pipe takes them, each dialect."""
+    """Lines as fast as the pipe takes them, each dialect, with the standard parser."""
     for provider in PROVIDERS:
         argv = [bench.fake_cli, str(bench.stream(provider, bench.lines))]
-        runtime = fake_runtime(provider, argv)
-        measured = pairs(lambda: consume(runtime), lambda: read_by_hand(argv), bench.pair_count)
+        with parser("json"):
+            measured = against_hand(fake_runtime(provider, argv), argv, bench.pair_count)
         speed = ratio([limit.wall / ours.wall for ours, limit in measured])
         cpu = ratio([ours.cpu / limit.cpu for ours, limit in measured])
-        yield Row(f"throughput, {provider}", speed.median, (speed.low, speed.high), "x (a)", 1.0, 1.3, "higher")
-        yield Row(f"CPU per line, {provider}", cpu.median, (cpu.low, cpu.high), "x (a)", 0.9, 0.77, "lower")
+        yield speed_row(f"throughput, {provider}", speed, "x (a)", 1.0, 1.3)
+        yield row(f"CPU per line, {provider}", cpu, "x (a)", 0.9, 0.77)
+
+
+def throughput_with_orjson(bench: Bench) -> Iterator[Row]:
+    """The same with the extra `speed`."""
+    if fast_parser() is None:
+        print("orjson is not installed: left out", file=sys.stderr)
+        return
+    for provider in PROVIDERS:
+        argv = [bench.fake_cli, str(bench.stream(provider, bench.lines))]
+        with parser("orjson"):
+            measured = against_hand(fake_runtime(provider, argv), argv, 3)
+        speed = ratio([limit.wall / ours.wall for ours, limit in measured])
+        yield speed_row(f"throughput with orjson, {provider}", speed, "x (a)", 1.7, 2.0)
 
 
 def growth(bench: Bench) -> Iterator[Row]:
-    """Cost per line of a long stream against a short one."""
-    costs = []
-    for lines in (bench.lines // 20, bench.lines * 2):
-        runtime = fake_runtime("claude", [bench.fake_cli, str(bench.stream("claude", lines))])
-        before = cpu_seconds()
-        consume(runtime)
-        costs.append((cpu_seconds() - before) / lines)
-    grown = costs[1] / costs[0]
-    yield Row("CPU per line, 40 times the lines", grown, (grown, grown), "x short", 1.3, 1.0, "lower")
+    """Cost per line of long streams against short ones, and of long lines against (a)."""
+    short, long = 10_000, bench.lines * 5
+    few = fake_runtime("claude", [bench.fake_cli, str(bench.stream("claude", short))])
+    path = write_very_long_stream(bench.folder / "very-long.ndjson", long)
+    many = fake_runtime("claude", [bench.fake_cli, str(path)])
+    with parser("json"):
+        measured = [(sample(lambda: consume(many)), _best(lambda: consume(few), 5)) for _ in range(2)]
+    path.unlink()
+    grown = ratio([(all_.cpu / long) / (some.cpu / short) for all_, some in measured])
+    yield row(f"CPU per line, {long // short} times the lines", grown, f"x {short:,} lines", 1.3, 1.0)
+    for size, lines in ((10_000, 3000), (MEGABYTE, 60)):
+        path = write_stream(bench.folder / f"lines-of-{size}.ndjson", "claude", lines, text="x" * size)
+        argv = [bench.fake_cli, str(path)]
+        with parser("json"):
+            pairs_ = against_hand(fake_runtime("claude", argv), argv, 4)
+        time_ratio = ratio([ours.wall / limit.wall for ours, limit in pairs_])
+        yield row(f"lines of {size // 1000:,} kB: time", time_ratio, "x (a)", 1.8, 1.0)
+
+
+def _best(job: Callable[[], object], count: int) -> Sample:
+    return min((sample(job) for _ in range(count)), key=lambda taken: taken.cpu)
+
+
+def long_line(bench: Bench) -> Iterator[Row]:
+    """One line of 32 MB."""
+    path = write_long_line(bench.folder / "long.ndjson", "claude", 32 * MEGABYTE)
+    argv = [bench.fake_cli, str(path)]
+    with parser("json"):
+        measured = against_hand(fake_runtime("claude", argv), argv, 7)
+    time_ratio = ratio([ours.wall / limit.wall for ours, limit in measured])
+    yield row("one 32 MB line: time", time_ratio, "x (a)", 1.8, 1.0)
 
 
 def latency(bench: Bench) -> Iterator[Row]:
@@ -120,9 +111,9 @@ def latency(bench: Bench) -> Iterator[Row]:
                     delays.append((time.monotonic_ns() - int(delta["text"])) / 1000)
         return delays
 
-    added = [statistics.median(ours()) - statistics.median(by_hand()) for _ in range(3)]
-    spread = (min(added), max(added))
-    yield Row("added latency per event", statistics.median(added), spread, "µs over (a)", 80, 35, "lower")
+    with parser("json"):
+        added = ratio([statistics.median(ours()) - statistics.median(by_hand()) for _ in range(3)])
+    yield row("added latency per event", added, "µs over (a)", 80, 35)
 
 
 def start_up(bench: Bench) -> Iterator[Row]:
@@ -153,63 +144,46 @@ def start_up(bench: Bench) -> Iterator[Row]:
     samples = [(ours(), by_hand()) for _ in range(60)]
     for index, what, floor, target in ((0, "first event", 0.8, 0.4), (1, "done", 1.0, 0.5)):
         added = ratio([(mine[index] - limit[index]) * 1000 for mine, limit in samples])
-        yield Row(f"spawn to {what}", added.median, (added.low, added.high), "ms over (a)", floor, target, "lower")
+        yield row(f"spawn to {what}", added, "ms over (a)", floor, target)
 
 
 def many_at_once(bench: Bench) -> Iterator[Row]:
     """Fifty runs in fifty threads."""
     runs = 50
-    argv = [bench.fake_cli, str(bench.stream("claude", bench.lines // 50))]
+    argv = [bench.fake_cli, str(bench.stream("claude", bench.lines // 40))]
     runtime = fake_runtime("claude", argv)
-    most_threads = 0
 
     def all_at_once(job: Callable[[], object]) -> None:
-        nonlocal most_threads
         with ThreadPoolExecutor(runs) as pool:
-            futures = [pool.submit(job) for _ in range(runs)]
-            while not all(future.done() for future in futures):
-                most_threads = max(most_threads, threading.active_count())
-                time.sleep(0.01)
-            for future in futures:
+            for future in [pool.submit(job) for _ in range(runs)]:
                 future.result()
 
-    measured = pairs(lambda: all_at_once(lambda: consume(runtime)), lambda: all_at_once(lambda: read_by_hand(argv)), 4)
+    with parser("json"):
+        measured = pairs(
+            lambda: all_at_once(lambda: consume(runtime)), lambda: all_at_once(lambda: read_by_hand(argv)), 4
+        )
     speed = ratio([limit.wall / ours.wall for ours, limit in measured])
     cpu = ratio([ours.cpu / limit.cpu for ours, limit in measured])
-    threads = (most_threads - 1 - runs) / runs
-    yield Row("50 runs at once: throughput", speed.median, (speed.low, speed.high), "x (a)", 0.85, 1.0, "higher")
-    yield Row("50 runs at once: CPU", cpu.median, (cpu.low, cpu.high), "x (a)", 1.15, 1.0, "lower")
-    yield Row("50 runs at once: our threads a run", threads, (threads, threads), "threads", 4, 3, "lower")
-
-
-def long_line(bench: Bench) -> Iterator[Row]:
-    """One line of 32 MB."""
-    path = write_long_line(bench.folder / "long.ndjson", "claude", 32 * 1024 * 1024)
-    argv = [bench.fake_cli, str(path)]
-    runtime = fake_runtime("claude", argv)
-    measured = pairs(lambda: consume(runtime), lambda: read_by_hand(argv), 6)
-    time_ratio = ratio([ours.wall / limit.wall for ours, limit in measured])
-    spread = (time_ratio.low, time_ratio.high)
-    yield Row("one 32 MB line: time", time_ratio.median, spread, "x (a)", 1.8, 1.0, "lower")
+    yield speed_row("50 runs at once: throughput", speed, "x (a)", 0.85, 1.0)
+    yield row("50 runs at once: CPU", cpu, "x (a)", 1.15, 1.0)
 
 
 def slow_consumer(bench: Bench) -> Iterator[Row]:
-    """A consumer that does not come back while 100,000 lines arrive: nothing lost, memory near what is pending."""
+    """1 ms for each of the first 1,500 events of 100,000: nothing is lost, and memory is near what is pending."""
     lines = 100_000
     path = bench.stream("claude", lines)
-    runtime = fake_runtime("claude", [bench.fake_cli, str(path)])
-    events = runtime.execute("go")
+    events = fake_runtime("claude", [bench.fake_cli, str(path)]).execute("go")
     next(events)
-    before = memory_bytes()
-    most = before
-    for _ in range(200):
-        time.sleep(0.005)
-        most = max(most, memory_bytes())
-    texts = sum(1 for event in events if event.type == "text")
-    if texts != lines - 1:
-        raise RuntimeError(f"lost lines: {lines - 1 - texts}")
-    grown = (most - before) / path.stat().st_size
-    yield Row("slow consumer: memory", grown, (grown, grown), "x bytes pending", 1.5, 1.0, "lower")
+    before = most = memory_bytes()
+    texts = 1
+    for event in events:
+        texts += event.type == "text"
+        if texts <= 1500:
+            time.sleep(0.001)
+            most = max(most, memory_bytes())
+    if texts != lines:
+        raise RuntimeError(f"lost lines: {lines - texts}")
+    yield row("slow consumer: memory", single((most - before) / path.stat().st_size), "x bytes pending", 1.5, 1.0)
 
 
 def abort_and_idle(bench: Bench) -> Iterator[Row]:
@@ -217,41 +191,58 @@ def abort_and_idle(bench: Bench) -> Iterator[Row]:
     argv = [bench.fake_cli, str(bench.stream("claude", 1)), "-1", "600"]
     runtime = fake_runtime("claude", argv)
     signals = [threading.Event() for _ in range(50)]
-    idle = [runtime.execute("go", abort_signal=signal) for signal in signals]
-    runs = [threading.Thread(target=lambda run=run: [None for _ in run], daemon=True) for run in idle]
-    for thread in runs:
+    threads_before = threading.active_count()
+    idle = [runtime.start("go", abort_signal=signal) for signal in signals]
+    consumers = [threading.Thread(target=_consume_all, args=(run,), daemon=True) for run in idle]
+    for thread in consumers:
         thread.start()
     time.sleep(2.0)
+    threads = (threading.active_count() - threads_before - len(consumers)) / len(idle)
+    if any(run.pid is None or run.result is not None for run in idle):
+        raise RuntimeError("the runs were not idle")
     before, begin = cpu_seconds(), time.perf_counter()
     time.sleep(4.0)
     cost = (cpu_seconds() - before) / (time.perf_counter() - begin) * 100
     for signal in signals:
         signal.set()
-    for thread in runs:
+    for thread in consumers:
         thread.join(10)
-    yield Row("50 idle runs: CPU", cost, (cost, cost), "% of a core", 1.0, 0.1, "lower")
-    yield from _abort_latency(runtime)
+    yield row("50 idle runs: CPU", single(cost), "% of a core", 1.0, 0.1)
+    yield row("50 idle runs: threads of ours a run", single(threads), "threads", 4, 3)
+    yield _abort_latency(runtime)
 
 
-def _abort_latency(runtime: CLIRuntimeBase) -> Iterator[Row]:
+def _consume_all(run: Iterator[object]) -> None:
+    for _ in run:
+        pass
+
+
+def _abort_latency(runtime: CLIRuntimeBase) -> Row:
+    """Until the CLI is dead: the fake one dies of SIGTERM at once."""
     delays = []
-    for _ in range(10):
+    for _ in range(15):
         signal = threading.Event()
         run = runtime.start("go", abort_signal=signal)
         # The fake CLI's first line is `init`, which gives no event: the pid tells that it runs.
-        thread = threading.Thread(target=lambda run=run: [None for _ in run], daemon=True)
+        thread = threading.Thread(target=_consume_all, args=(run,), daemon=True)
         thread.start()
         while run.pid is None:
             time.sleep(0.001)
         time.sleep(0.05)
         begin = time.perf_counter()
         signal.set()
-        while Path(f"/proc/{run.pid}").exists():
+        while _is_alive(run.pid):
             time.sleep(0.0002)
         delays.append((time.perf_counter() - begin) * 1000)
         thread.join(10)
-    spread = (min(delays), max(delays))
-    yield Row("abort to the CLI's death", statistics.median(delays), spread, "ms", 50, 1, "lower")
+    return row("abort to the CLI's death", ratio(delays), "ms", 50, 1)
+
+
+def _is_alive(pid: int | None) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1] not in (b"Z", b"X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def import_time(bench: Bench) -> Iterator[Row]:
@@ -261,21 +252,22 @@ def import_time(bench: Bench) -> Iterator[Row]:
     def importing(code: str) -> Callable[[], object]:
         return lambda: subprocess.run([sys.executable, "-c", code], check=True)
 
-    measured = pairs(importing("import remoteclaw_sync"), importing(needed), 20)
-    bare = pairs(importing("pass"), importing("pass"), 10)
-    start = statistics.median([first.wall for first, _ in bare])
-    grown = ratio([(ours.wall - start) / max(limit.wall - start, 1e-6) for ours, limit in measured])
-    yield Row("import", grown.median, (grown.low, grown.high), "x attrs + stdlib", 1.8, 1.0, "lower")
+    measured = pairs(importing("import remoteclaw_sync"), importing(needed), 12)
+    bare = statistics.median([sample(importing("pass")).wall for _ in range(10)])
+    grown = ratio([(ours.wall - bare) / max(limit.wall - bare, 1e-6) for ours, limit in measured])
+    yield row("import", grown, "x attrs + stdlib", 1.8, 1.0)
 
 
 SCENARIOS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "throughput": throughput,
+    "orjson": throughput_with_orjson,
     "growth": growth,
+    "long": long_line,
     "latency": latency,
     "start": start_up,
     "many": many_at_once,
-    "long": long_line,
     "slow": slow_consumer,
     "idle": abort_and_idle,
     "import": import_time,
+    "peers": peers,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import string
 import tomllib
 from typing import Any
@@ -50,6 +51,17 @@ def test_a_server_of_the_same_name_is_replaced_for_the_run_and_comes_back() -> N
     edited = edit.text.replace('"command": "m"', '"command": "n"')
     restored = remove_entries(edited, "json", "mcpServers", OURS, config, edit.inserted)
     assert json.loads(restored)["mcpServers"] == {"ours": {"command": "theirs"}, "mine": {"command": "n"}}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "// c\n{ /* c */ }", COMMENTED, '{"$schema": "mine"}', '{"mcpServers": {},}']
+)
+def test_defaults_are_added_where_the_user_has_none(text: str) -> None:
+    before = jsonc.parse(text) if text else {}
+    edit = add_entries(text, "json", "mcpServers", OURS, {"$schema": "theirs"})
+    servers = {**OURS, **before.get("mcpServers", {})}
+    assert jsonc.parse(edit.text) == {"$schema": "theirs", **before, "mcpServers": servers}
+    assert all(line in edit.text for line in re.findall(r"//.*|/\*.*?\*/", text))
 
 
 def test_an_edit_made_meanwhile_is_kept_with_its_comments() -> None:

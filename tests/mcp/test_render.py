@@ -55,6 +55,13 @@ def test_codex_entries_approve_exactly_the_trusted() -> None:
     assert entries["r"]["http_headers"] == {"Authorization": "Bearer s3cr3t"}
 
 
+def test_codex_makes_calls_at_once_and_waits_for_them_as_long_as_it_is_told() -> None:
+    entry = codex_entries({"s": STDIO}, required=True, tool_timeout=1800)["s"]
+    assert entry["supports_parallel_tool_calls"] is True
+    assert entry["tool_timeout_sec"] == 1800.0
+    assert "tool_timeout_sec" not in codex_entries({"s": STDIO}, required=True)["s"]
+
+
 def test_random_names_and_values_stay_in_their_place_in_inline_toml() -> None:
     for seed in range(EXAMPLES):
         rng = random.Random(seed)

@@ -34,8 +34,9 @@ UNICODE = 'Ünïcødé 🎉 👩\u200d💻 \u2028 "q" \\ {env:HOME} $HOME\n\ttab
 # Claude makes one call after the other, unless a tool says of itself that it only reads.
 CALLS_AT_ONCE = ("gemini", "codex", "opencode")
 
-# A big result reaches no model whole. Claude shows 2 KB and OpenCode 50 KB of its beginning, Gemini 8 KB of its
-# beginning and 32 KB of its end, Codex 24 KB of either. All but Codex name a file that has the rest.
+# A big result reaches no model whole. Claude shows 2 KB of its beginning, Gemini 8 KB of its beginning and 32 KB of its
+# end, Codex 48 KB of both, OpenCode whole lines of its beginning (so nothing of one long line). All but Codex name a
+# file that has the rest.
 BIG = "".join(f"line {number:5} {'x' * 88}\n" for number in range(3_000))
 LONGEST_SHOWN = 60_000
 EVENT_HAS_ALL = ("gemini", "codex")

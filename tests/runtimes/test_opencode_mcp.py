@@ -39,7 +39,7 @@ if found["files"]:
     open(os.path.join(folder, ".gitignore"), "w").close()
 print(json.dumps({"type": "text", "part": {"id": "1", "text": json.dumps(found)}}), flush=True)
 if "LATE" in os.environ:
-    while os.path.exists(os.path.join(folder, "opencode.json")):
+    while os.path.exists(folder):
         time.sleep(0.005)
     os.makedirs(os.path.join(folder, "node_modules", "x"))
 print(json.dumps({"type": "step_finish", "part": {"id": "2", "reason": "stop"}}))

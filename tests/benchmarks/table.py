@@ -1,0 +1,98 @@
+"""The rows of the table, and what they are measured with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+
+from remoteclaw_sync import AgentDoneEvent, CLIRuntimeBase, ndjson
+from remoteclaw_sync.runtimes import dialect
+
+from .measure import Ratio
+from .streams import write_stream
+
+
+@attrs.frozen
+class Row:
+    """One line of the table. `better` says in which direction the floor lies; a row without one is for comparison."""
+
+    what: str
+    value: float
+    spread: tuple[float, float]
+    unit: str
+    floor: float | None = None
+    target: float | None = None
+    better: str = "lower"  # or "higher"
+
+    @property
+    def holds(self) -> bool:
+        if self.floor is None:
+            return True
+        return self.value >= self.floor if self.better == "higher" else self.value <= self.floor
+
+
+def row(what: str, measured: Ratio, unit: str, floor: float | None = None, target: float | None = None) -> Row:
+    """Less is better."""
+    return Row(what, measured.median, (measured.low, measured.high), unit, floor, target, "lower")
+
+
+def speed_row(what: str, measured: Ratio, unit: str, floor: float | None = None, target: float | None = None) -> Row:
+    """More is better."""
+    return Row(what, measured.median, (measured.low, measured.high), unit, floor, target, "higher")
+
+
+def single(value: float) -> Ratio:
+    """What was measured once."""
+    return Ratio(value, value, value)
+
+
+@attrs.frozen
+class Bench:
+    """Where the scenarios work, and how thoroughly."""
+
+    folder: Path
+    fake_cli: str
+    lines: int
+    pair_count: int
+
+    def stream(self, provider: str, lines: int) -> Path:
+        """A prepared stream, written once."""
+        path = self.folder / f"{provider}-{lines}.ndjson"
+        return path if path.exists() else write_stream(path, provider, lines)
+
+
+@contextmanager
+def parser(name: str) -> Iterator[None]:
+    """Have the runtimes parse with "json" (as if nothing else were installed) or "orjson"."""
+    dialect.fast_parser = (lambda: None) if name == "json" else ndjson.fast_parser  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        dialect.fast_parser = ndjson.fast_parser
+
+
+def read_by_hand(argv: list[str]) -> int:
+    """(a): the loop a person would write: one thread, no watchdog, no abort, no stderr, no events."""
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        count = 0
+        for line in process.stdout:
+            json.loads(line)
+            count += 1
+    return count
+
+
+def consume(runtime: CLIRuntimeBase) -> int:
+    """Ours, checked: nothing counts that did not end well."""
+    count, last = 0, None
+    for event in runtime.execute("go"):
+        count += 1
+        last = event
+    if not isinstance(last, AgentDoneEvent) or not last.result.ok:
+        raise RuntimeError(f"the run did not end well: {last}")
+    return count
