@@ -224,7 +224,7 @@ def events_of(provider: str, lines: Iterable[str]) -> list[AgentEvent]:
 def test_both_parsers_tell_the_same_of_nasty_lines(
     provider: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pytest.importorskip("orjson", reason="the extra `speed` is not installed")
+    pytest.importorskip("orjson", reason="orjson is not installed (extra `speed`)")
     assert fast_parser() is not None
     # Too deep for orjson, and before Python 3.12 for the standard parser too.
     deep = TEXT_LINES[provider].replace("EXTRA", "[" * 1100 + "]" * 1100)
@@ -241,7 +241,7 @@ def test_both_parsers_tell_the_same_of_nasty_lines(
 @pytest.mark.parametrize("provider", TEXT_LINES)
 def test_nothing_is_lost_of_nasty_lines(provider: str, with_speed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if with_speed:
-        pytest.importorskip("orjson", reason="the extra `speed` is not installed")
+        pytest.importorskip("orjson", reason="orjson is not installed (extra `speed`)")
     else:
         monkeypatch.setattr(dialect, "fast_parser", lambda: None)
     events = events_of(provider, nasty_lines(provider))

@@ -330,6 +330,13 @@ class OpenCodeCliRuntime(DialectRuntime):
 
     # --- the end ---------------------------------------------------------------------------------------------
 
+    def remedy(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
+        """The first runs of all, when they are several at once, fail over the database that each wants to make."""
+        if not opencode_stderr.is_database_race(stderr):
+            return None
+        message = "opencode was started again: another of its processes was making its database"
+        return AgentErrorEvent(message, errors.CLI_WARNING)
+
     def explain_exit(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
         if self._doubtful_error is not None:
             return self._explain_error(self._doubtful_error, stderr)

@@ -30,6 +30,8 @@ WRONG_SETTINGS = (
     "File not found",
     "Model not",
 )
+# Several first runs at once make OpenCode's database, and all but one fail over it (1.18.33).
+DATABASE_RACE = re.compile(r"CREATE TABLE|CREATE (?:UNIQUE )?INDEX|ALTER TABLE|database is locked|SQLITE_BUSY")
 PERMISSION = re.compile(r"permission requested: (.+); auto-rejecting")
 
 
@@ -57,6 +59,11 @@ def failure(stderr: str) -> str | None:
 def is_about_settings(message: str) -> bool:
     """Whether such words blame the configuration or the arguments."""
     return message.startswith(WRONG_SETTINGS)
+
+
+def is_database_race(stderr: str) -> bool:
+    """Whether OpenCode gave up because another of its processes was making or changing its database."""
+    return DATABASE_RACE.search(stderr) is not None
 
 
 def rejected_permissions(stderr: str) -> list[str]:

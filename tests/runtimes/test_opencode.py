@@ -700,3 +700,19 @@ def test_an_unexpected_error_keeps_its_cause_and_loses_its_colours() -> None:
     assert (
         opencode_stderr.failure("\x1b[91m\x1b[1mError: \x1b[0mUnexpected error\n\nno space left\n") == "no space left"
     )
+
+
+def test_a_first_run_that_lost_the_race_for_the_database_is_started_again(tmp_path: Path) -> None:
+    """Seen with eight first runs at once in a fresh home (1.18.33)."""
+    cli = tmp_path / "opencode"
+    lines = (TRANSCRIPTS / "plain.ndjson").read_text()
+    cli.write_text(
+        f"#!/bin/sh\ncd {tmp_path}\n"
+        "if mkdir made 2>/dev/null; then echo 'Error: Failed query: CREATE TABLE `session` (' >&2; exit 1; fi\n"
+        f"cat <<'END'\n{lines}END\n"
+    )
+    cli.chmod(0o755)
+    events, result = finished(OpenCodeCliRuntime(str(cli)).execute("hi", working_directory=tmp_path))
+    assert result.ok
+    warnings = [event for event in events if isinstance(event, AgentErrorEvent)]
+    assert [warning.code for warning in warnings] == [errors.CLI_WARNING]
