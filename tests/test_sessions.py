@@ -69,7 +69,7 @@ def test_another_cli_folder_platform_channel_user_or_thread_has_another_session(
 
 def test_the_conversation_of_a_message_is_where_and_by_whom_it_was_written() -> None:
     message = ChannelMessage("hi", provider="slack", channel_id="C1", sender="U1", thread_id="T1")
-    assert Conversation.of(message, "/work/../work") == Conversation("/work", "slack", "C1", "U1", "T1")
+    assert Conversation.of(message, "/srv/../srv") == Conversation("/srv", "slack", "C1", "U1", "T1")
 
 
 def test_forgetting_a_session_spares_one_that_has_replaced_it(sessions: SessionMap) -> None:

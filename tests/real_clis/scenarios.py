@@ -71,7 +71,7 @@ def complaint(
 
 def neutral(text: str, bench: Bench) -> str:
     """The text without what belongs to this machine; raises ValueError when something is left of it."""
-    places = {bench.workdir: "/work/project", bench.home: "/home/user", bench.tmp: "/tmp/user"}
+    places = {bench.workdir: "/home/user/project", bench.home: "/home/user", bench.tmp: "/tmp/user"}
     for place, name in places.items():
         text = text.replace(str(place), name)
         # Claude names folders after a path, with a dash for every other character.

@@ -112,7 +112,7 @@ class Expected:
     usage: tuple[int, int, int] | None = None  # Input, output, read from the cache.
 
 
-NOTE = "/work/project/note.txt"
+NOTE = "/home/user/project/note.txt"
 EXPECTED = {
     "plain": Expected(text="Hello, world", thinking="Let me see.", usage=(120, 10, 20)),
     "several_messages": Expected(
