@@ -473,14 +473,14 @@ WORKER = """
 def test_four_worker_processes_share_a_session_map_without_losing_or_mixing_anything(
     state: Path, tmp_path: Path
 ) -> None:
-    """A dispatcher gives each message of ten chats to a worker at random, the next one of a chat after its answer."""
+    """A dispatcher gives each message of forty chats to a worker at random, the next one of a chat after its answer."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)
     path = tmp_path / "sessions.db"
     workers = [start_host(WORKER, str(state), str(path), stdin=-1, cwd=os.getcwd()) for _ in range(4)]
     locks = [threading.Lock() for _ in workers]
-    chats, turns = 10, 3
+    chats, turns = 40, 3
     choices = [[rng.randrange(4) for _ in range(turns)] for _ in range(chats)]
 
     def chat(number: int) -> list[str]:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -163,6 +164,17 @@ def test_json_prints_our_events_and_nothing_else(tmp_path: Path) -> None:
     assert kinds.count("done") == 1
     assert isinstance(found[-1], AgentDoneEvent)
     assert found[-1].result.ok
+
+
+def test_json_can_be_piped_into_a_program_that_reads_json(tmp_path: Path) -> None:
+    """jq where there is one; Python's own parser otherwise."""
+    by_python = f"{sys.executable} -c 'import json, sys; [print(json.loads(line)[\"type\"]) for line in sys.stdin]'"
+    reader = "jq -r .type" if shutil.which("jq") else by_python
+    command = f"{sys.executable} -m remoteclaw_sync demo --json Hi | {reader}"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "done"
+    assert "tool_use" in done.stdout.splitlines()
 
 
 def test_json_lines_come_as_they_happen_and_ctrl_c_still_ends_with_done(tmp_path: Path) -> None:

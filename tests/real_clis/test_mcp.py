@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from remoteclaw_sync import AgentEvent, AgentRunResult, CLIRuntimeBase, McpServerConfig, create_cli_runtime, errors
+from remoteclaw_sync import (
+    AgentEvent,
+    AgentRun,
+    AgentRunResult,
+    CLIRuntimeBase,
+    McpServerConfig,
+    create_cli_runtime,
+    errors,
+)
 from tests.fakes import codes, finished, wait_until
 from tests.real_clis.bench import Bench
 from tests.real_clis.clis import RealCli
@@ -269,7 +277,17 @@ def test_the_user_s_own_server_stays_callable_and_its_file_comes_back(cli: RealC
         assert config_files(cli_bench, cli) == before, options
 
 
-@pytest.mark.parametrize("way", ["abort", "close"])
+def end_by(way: str, handle: AgentRun) -> None:
+    if way == "abort":
+        handle.abort()
+    elif way == "close":
+        handle.close()
+    else:
+        assert handle.pid is not None
+        os.kill(handle.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("way", ["abort", "close", "crash"])
 def test_nothing_is_left_when_the_run_is_cut_short(cli: RealCli, cli_bench: Bench, way: str) -> None:
     add_own_server(cli_bench, cli)
     project, before = everything_in(cli_bench.workdir), config_files(cli_bench, cli)
@@ -283,7 +301,7 @@ def test_nothing_is_left_when_the_run_is_cut_short(cli: RealCli, cli_bench: Benc
         consumer = threading.Thread(target=lambda handle=handle: [None for _ in handle])
         consumer.start()
         cli_bench.server.wait_for_requests(asked + 1, timeout=60)
-        handle.abort() if way == "abort" else handle.close()
+        end_by(way, handle)
         consumer.join(timeout=10)
         assert not consumer.is_alive()
         assert config_files(cli_bench, cli) == before
