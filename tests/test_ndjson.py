@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 
 from remoteclaw_sync import AgentEvent, AgentTextEvent, AgentToolUseEvent, create_cli_runtime
-from remoteclaw_sync.ndjson import LineFramer, fast_parser, parse_line
+from remoteclaw_sync.ndjson import FastBlocks, LineFramer, fast_parser, parse_block, parse_line
 from remoteclaw_sync.runtimes import dialect
 
 
@@ -140,6 +140,67 @@ def test_anything_else_is_warned_about_without_being_quoted(line: str, caplog: p
     assert "secret" not in record.getMessage()
 
 
+# --- blocks of lines --------------------------------------------------------------------------------------------------
+
+
+def parsers() -> dict[str, Callable[[bytes], list[object]]]:
+    fast = fast_parser()
+    found = {"standard": parse_block}
+    return found if fast is None else {**found, "fast": FastBlocks(fast).parse}
+
+
+@pytest.mark.parametrize("parse", parsers().values(), ids=parsers())
+@pytest.mark.parametrize(
+    "block",
+    [
+        b'{"a":1}',
+        b'{"a":1}\n{"b":"\xc3\xa9"}\r\n [1] ',
+        b'{"a":[1\n2]}',  # Half a value on each line, a whole one across them.
+        b'{"a":[{}\n{}]}\n{}',
+        b'{"a":"x\ny"}',
+        b"{},{}\n{}",  # Two values on one line.
+        b"{}\n",
+        b"\n{}",
+        b"{}\n\n{}",
+        b"[{}\n{}]",
+        b"{}]\n[{}",
+        b"not JSON\n{}",
+        b'\xff\n{"a":"\xff"}',
+        b"",
+        b"\n",
+        b'{"a":"' + b"x" * 300_000 + b'"}\n{"b":1}\nnot JSON',
+    ],
+)
+def test_a_block_gives_for_each_line_its_value_or_the_line_itself(
+    parse: Callable[[bytes], list[object]], block: bytes
+) -> None:
+    def alone(line: bytes) -> object:
+        try:
+            return json.loads(line.decode(errors="replace"))
+        except ValueError:
+            return line
+
+    assert parse(block) == [alone(line) for line in block.split(b"\n")]
+
+
+def test_a_line_is_read_exactly_again_when_its_numbers_matter() -> None:
+    fast = fast_parser()
+    if fast is None:
+        pytest.skip("orjson is not installed (extra `speed`)")
+    blocks = FastBlocks(fast)
+    huge = [2**64 + number for number in range(4)]
+    values = blocks.parse("\n".join(f'{{"n":{number}}}' for number in huge).encode())
+    assert [blocks.exact(value) for value in (values[0], values[2], values[3])] == [
+        {"n": huge[0]},
+        {"n": huge[2]},
+        {"n": huge[3]},
+    ]
+    (value,) = blocks.parse(b'{"n":18446744073709551617}')
+    assert blocks.exact(value) == {"n": 18446744073709551617}
+    (refused,) = blocks.parse(b'{"n":NaN,"m":18446744073709551617}')
+    assert blocks.exact(refused)["m"] == 18446744073709551617
+
+
 # --- the fast parser (extra `speed`) makes no difference but speed ----------------------------------------------------
 
 TEXT_LINES = {
@@ -210,41 +271,64 @@ def nasty_lines(provider: str) -> list[str]:
     ]
 
 
-def events_of(provider: str, lines: Iterable[str]) -> list[AgentEvent]:
-    extract = create_cli_runtime(provider).line_extractor()
+def events_of(provider: str, *blocks: Iterable[str]) -> list[AgentEvent]:
+    interpreter = create_cli_runtime(provider).interpreter()
     events: list[AgentEvent] = []
-    for line in lines:
-        extracted = extract(line)
-        if extracted is not None:
-            events += extracted if isinstance(extracted, Iterable) else [extracted]
+    for block in blocks:
+        for item in interpreter.parse("\n".join(block).encode()):
+            piece = interpreter.piece_of(item)
+            extracted = interpreter.extract(item) if piece is None else AgentTextEvent(piece)
+            if extracted is not None:
+                events += extracted if isinstance(extracted, Iterable) else [extracted]
     return events
 
 
+def one_by_one(lines: list[str]) -> list[list[str]]:
+    return [[line] for line in lines]
+
+
+def together(lines: list[str]) -> list[list[str]]:
+    return [lines]
+
+
+def with_good_neighbours(lines: list[str]) -> list[list[str]]:
+    """Blocks of which the fast parser can take all but perhaps one line, in one go."""
+    return [['{"type":"unknown"}', line, '{"type":"unknown","n":1}'] for line in lines]
+
+
+CUTS = pytest.mark.parametrize("cut", [one_by_one, together, with_good_neighbours])
+Cut = Callable[[list[str]], list[list[str]]]
+
+
+@CUTS
 @pytest.mark.parametrize("provider", TEXT_LINES)
 def test_both_parsers_tell_the_same_of_nasty_lines(
-    provider: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    provider: str, cut: Cut, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("orjson", reason="orjson is not installed (extra `speed`)")
     assert fast_parser() is not None
     # Too deep for orjson, and before Python 3.12 for the standard parser too.
     deep = TEXT_LINES[provider].replace("EXTRA", "[" * 1100 + "]" * 1100)
-    lines = [*nasty_lines(provider), deep]
-    events = events_of(provider, lines)
+    blocks = cut([*nasty_lines(provider), deep])
+    events = events_of(provider, *blocks)
     warnings = [record.getMessage() for record in caplog.records]
     caplog.clear()
     monkeypatch.setattr(dialect, "fast_parser", lambda: None)
-    assert events == events_of(provider, lines)
+    assert events == events_of(provider, *blocks)
     assert warnings == [record.getMessage() for record in caplog.records]
 
 
+@CUTS
 @pytest.mark.parametrize("with_speed", [True, False])
 @pytest.mark.parametrize("provider", TEXT_LINES)
-def test_nothing_is_lost_of_nasty_lines(provider: str, with_speed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_lost_of_nasty_lines(
+    provider: str, with_speed: bool, cut: Cut, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if with_speed:
         pytest.importorskip("orjson", reason="orjson is not installed (extra `speed`)")
     else:
         monkeypatch.setattr(dialect, "fast_parser", lambda: None)
-    events = events_of(provider, nasty_lines(provider))
+    events = events_of(provider, *cut(nasty_lines(provider)))
     texts = [event.text for event in events if isinstance(event, AgentTextEvent)]
     # Around the line: \r and \x1c are white space, an x is not.
     assert texts == [*NASTY_TEXTS.values(), *["text"] * len(NASTY_EXTRAS), *["again"] * 6, "again"]

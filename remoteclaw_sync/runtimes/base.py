@@ -14,14 +14,15 @@ import attrs
 
 from .._values import check_path, check_seconds, check_size, check_text
 from ..errors import WORKING_DIRECTORY_NOT_FOUND, AgentRunError, RunSetupError
-from ..ndjson import MAX_LINE_BYTES, is_strict_json, parse_line
+from ..ndjson import MAX_LINE_BYTES, decode, is_strict_json, parse_line
 from ..process.child import ChildProcess
 from ..process.identity import host_identity
 from ..process.launch import Launch
 from ..record import Recording, as_recording
 from ..types import AgentErrorEvent, AgentEvent, AgentExecuteParams, AgentRunResult
 from .agent_run import AgentRun, RunControl
-from .engine import LineExtractor, drive
+from .engine import drive
+from .interpreter import Interpreter
 from .outcome import RunOutcome
 from .python_tools import check_tools
 from .resources import RunResources
@@ -127,6 +128,9 @@ class CLIRuntimeBase(abc.ABC):
         check_tools(params)
         self.check_params(params)
         private = copy.copy(self)
+        # A dict of its own: Python 3.11 and 3.12 read an attribute of a copy in 51 ns instead of 18, because the copy's
+        # dict shares its keys with the class and is not inlined any more.
+        private.__dict__ = dict(private.__dict__)
         private.outcome = RunOutcome()
         private.reset_state()
         control = RunControl()
@@ -209,11 +213,12 @@ class CLIRuntimeBase(abc.ABC):
         """The command as people know it."""
         return self.provider or os.path.basename(self.command[0])
 
-    def line_extractor(self) -> LineExtractor:
-        """From line to events; lines that are no JSON object are logged and skipped."""
+    def interpreter(self) -> Interpreter:
+        """From lines to events; lines that are no JSON object are logged and skipped."""
         extract_event = self.extract_event
 
-        def extract(line: str) -> AgentEvent | Iterable[AgentEvent] | None:
+        def extract(item: bytes) -> AgentEvent | Iterable[AgentEvent] | None:
+            line = decode(item)
             if parse_line(line) is None:
                 return None
             try:
@@ -225,7 +230,7 @@ class CLIRuntimeBase(abc.ABC):
                     raise
                 return None
 
-        return extract
+        return Interpreter(lambda block: list(block.split(b"\n")), extract)
 
     def take_reported_result(self, reported: AgentRunResult) -> None:
         """The CLI's last word, given by a hook as an AgentDoneEvent."""

@@ -40,7 +40,7 @@ from .claude_messages import (
     user_line,
 )
 from .dialect import DialectRuntime, Message, integer, items, mapping, number, plain_text, text
-from .engine import Extracted
+from .interpreter import Extracted
 from .resources import RunResources
 
 # Claude waits 5 s after its last word for a shell it left in the background, and may then begin another turn.
@@ -105,7 +105,7 @@ class ClaudeCliRuntime(DialectRuntime):
         "system": "on_system",
         "result": "on_result",
     }
-    STREAMED = "stream_event"
+    QUOTING = frozenset({"assistant"})
 
     def __init__(
         self,
@@ -202,9 +202,11 @@ class ClaudeCliRuntime(DialectRuntime):
 
     # --- streamed messages ----------------------------------------------------------------------------------
 
-    def streamed_text(self, message: Message) -> str | None:
+    def piece_of(self, message: Any) -> str | None:
         """A text delta of the main thread; one line in a hundred is anything else."""
         try:
+            if message["type"] != "stream_event":
+                return None
             event = message["event"]
             delta = event["delta"]
             if (

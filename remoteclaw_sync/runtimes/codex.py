@@ -40,6 +40,7 @@ THREAD_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECA
 # A retry that Codex makes by itself. Every other `error` line is followed by the turn's failure.
 RETRY_PREFIX = "Reconnecting..."
 RETRY_WORD = RETRY_PREFIX.encode()
+RETRIES_BYTES = 8_192  # Retries come one by one. (To look through each full chunk takes 0.05 us a line.)
 RETRY_LINE = re.compile(rb'\{"type":"error","message":"Reconnecting\.\.\.')
 
 # `-s` is an option of `exec`, not of `resume`, and a resumed thread does not remember it.
@@ -98,7 +99,7 @@ class CodexCliRuntime(DialectRuntime):
         "item.completed": "_on_item_completed",
         "error": "_on_error",
     }
-    STREAMED = "item.completed"
+    QUOTING = frozenset({"item.started", "item.updated", "item.completed"})
 
     def __init__(
         self,
@@ -125,8 +126,12 @@ class CodexCliRuntime(DialectRuntime):
         self._servers: Servers = {}
         self._failed_servers: set[str] = set()
         self._in_wrong_thread = False
-        self._utterances: dict[str, Utterance | str] = {}  # A str: one that came whole.
+        self._utterances: dict[str, Utterance] = {}
         self._last_said: dict[str, str] = {}  # Item type -> the last whole text since the model was last asked.
+        # The last message that came whole. No longer list of them: a second line of an item comes right after the
+        # first, and to keep 200,000 ids costs 0.4 us a line.
+        self._whole_id: str | None = None
+        self._whole = ""
         self._said_before_cut: dict[str, str] = {}
         self._open_tools: dict[str, ToolItem] = {}
         self._closed_tools: set[str] = set()
@@ -203,7 +208,7 @@ class CodexCliRuntime(DialectRuntime):
 
     def is_life(self, chunk: bytes) -> bool:
         """Retries alone are silence: without network Codex prints one a minute, for ever."""
-        if RETRY_WORD not in chunk:
+        if len(chunk) > RETRIES_BYTES or RETRY_WORD not in chunk:
             return True
         lines = [line for line in chunk.split(b"\n") if line.strip()]
         return not lines or not all(RETRY_LINE.match(line) for line in lines)
@@ -226,8 +231,7 @@ class CodexCliRuntime(DialectRuntime):
         if not self._in_wrong_thread:
             self.outcome.reopen()
         self._utterances.clear()
-        self._last_said.clear()
-        self._said_before_cut.clear()
+        self._forget_words()
         self._closed_tools.clear()
 
     def _on_turn_completed(self, line: Message) -> list[AgentEvent]:
@@ -248,6 +252,7 @@ class CodexCliRuntime(DialectRuntime):
             return []
         message = text(line, "message")
         if message.startswith(RETRY_PREFIX):
+            self._note_whole()
             self._said_before_cut = dict(self._last_said)
             return [AgentErrorEvent(message, errors.CLI_WARNING)]
         failure = self._failure(message)
@@ -265,14 +270,22 @@ class CodexCliRuntime(DialectRuntime):
 
     # --- items -----------------------------------------------------------------------------------------------
 
-    def streamed_text(self, message: Message) -> str | None:
+    def piece_of(self, message: Any) -> str | None:
         """A message that came whole, under a new id, and not after a cut."""
         try:
+            if message["type"] != "item.completed":
+                return None
             item = message["item"]
             if item["type"] == "agent_message" and not self._said_before_cut and not self._in_wrong_thread:
-                piece, item_id, told = item["text"], item["id"], self._utterances
-                if piece and item_id and type(piece) is type(item_id) is str and item_id not in told:
-                    told[item_id] = self._last_said["agent_message"] = piece
+                piece, item_id = item["text"], item["id"]
+                if (
+                    piece
+                    and item_id
+                    and type(piece) is type(item_id) is str
+                    and item_id != self._whole_id
+                    and item_id not in self._utterances
+                ):
+                    self._whole_id, self._whole = item_id, piece
                     return piece
         except (KeyError, TypeError):
             pass
@@ -304,10 +317,11 @@ class CodexCliRuntime(DialectRuntime):
     def _on_words(self, kind: str, item: Message, is_final: bool) -> Iterable[AgentEvent]:
         whole, item_id = text(item, "text"), text(item, "id")
         utterance = self._utterances.get(item_id)
-        if utterance is None:
+        if utterance is None and item_id and item_id == self._whole_id:
+            utterance = Utterance(said=self._whole)
+        elif utterance is None:
             utterance = Utterance(repeats=self._said_before_cut.pop(kind, ""))
-        elif isinstance(utterance, str):
-            utterance = Utterance(said=utterance)
+        self._note_whole()
         self._utterances[item_id] = utterance
         new = utterance.grow(whole, is_final=is_final)
         if is_final:
@@ -317,11 +331,21 @@ class CodexCliRuntime(DialectRuntime):
         if new:
             yield AgentTextEvent(new) if kind == "agent_message" else AgentThinkingEvent(new)
 
+    def _note_whole(self) -> None:
+        """Bring what piece_of() has told to where the other messages are."""
+        if self._whole_id is not None:
+            self._last_said["agent_message"] = self._whole
+            self._whole_id = None
+
+    def _forget_words(self) -> None:
+        self._whole_id = None
+        self._last_said.clear()
+        self._said_before_cut.clear()
+
     def _on_tool(self, tool: ToolItem, item: Message, is_final: bool) -> Iterable[AgentEvent]:
         # After a tool the model is asked anew, and what it says then is no second attempt. (A web_search item has
         # two keys "id"; the last, which the parser keeps, is the same in all its lines.)
-        self._last_said.clear()
-        self._said_before_cut.clear()
+        self._forget_words()
         item_id = text(item, "id")
         if item_id in self._closed_tools:
             return

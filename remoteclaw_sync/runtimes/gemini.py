@@ -29,7 +29,6 @@ from ..types import (
 )
 from .base import DEFAULT_TIMEOUT
 from .dialect import DialectRuntime, Message, integer, mapping, plain_text, text
-from .engine import Extracted
 from .gemini_failures import (
     NOT_ASKED,
     Failure,
@@ -43,6 +42,7 @@ from .gemini_failures import (
     subtype_from_stderr,
 )
 from .gemini_prompt import Workspace, escape_at_names, mention, without_command
+from .interpreter import Extracted
 from .resources import RunResources
 
 MAX_PROMPT_BYTES = 8 * 1024 * 1024  # The CLI cuts its stdin here, with a warning on stderr alone.
@@ -132,7 +132,7 @@ class GeminiCliRuntime(DialectRuntime):
         "error": "on_error",
         "result": "on_result",
     }
-    STREAMED = "message"
+    QUOTING = frozenset({"tool_use"})
 
     def __init__(
         self,
@@ -273,11 +273,15 @@ class GeminiCliRuntime(DialectRuntime):
         self.outcome.fail(self._failure.subtype)
         return self._failure.event
 
-    def streamed_text(self, message: Message) -> str | None:
-        piece = message.get("content")
-        if piece and type(piece) is str and message.get("delta") is True and message.get("role") == "assistant":
-            self._answered = True
-            return piece
+    def piece_of(self, message: Any) -> str | None:
+        try:
+            if message["type"] == "message" and message["role"] == "assistant" and message["delta"] is True:
+                piece = message["content"]
+                if piece and type(piece) is str:
+                    self._answered = True
+                    return piece
+        except (KeyError, TypeError):
+            pass
         return None
 
     def on_message(self, line: Message) -> Extracted:

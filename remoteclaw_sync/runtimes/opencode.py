@@ -48,6 +48,7 @@ REJECTED = "rejected permission"  # Nobody could answer: OpenCode ends the turn.
 RULED_OUT = "specified a rule which prevents"  # A rule of the user's config: it goes on.
 INVALID_TOOL = "invalid"
 BOM = "\ufeff"
+RECENT_PARTS = 1_000  # A part is printed again soon, if at all. (All of 200,000 ids cost 0.5 us a line.)
 
 
 class OpenCodeCliRuntime(DialectRuntime):
@@ -76,7 +77,7 @@ class OpenCodeCliRuntime(DialectRuntime):
         "step_finish": "_on_step_finish",
         "error": "_on_error",
     }
-    STREAMED = "text"
+    QUOTING = frozenset({"tool_use"})
 
     def __init__(
         self,
@@ -101,7 +102,9 @@ class OpenCodeCliRuntime(DialectRuntime):
         self._mcp_env: dict[str, str] = {}
         self._step_message: str | None = None
         self._parts_seen: set[str] = set()
+        self._parts_seen_before: set[str] = set()  # What was in _parts_seen when that was full.
         self._summaries: dict[str, bool] = {}
+        self._answering: str | None = None  # The message whose text was the answer's last piece.
         self._messages_with_tools: set[str] = set()
         self._rejections: list[PermissionDenial] = []
         self._doubtful_error: Message | None = None
@@ -203,20 +206,29 @@ class OpenCodeCliRuntime(DialectRuntime):
         survived, self._doubtful_error = self._doubtful_error, None
         return None if survived is None else AgentErrorEvent(reported.message_of(survived), errors.CLI_WARNING)
 
-    def streamed_text(self, message: Message) -> str | None:
-        """A part that is new, of the session and the message that the last one was of."""
+    def piece_of(self, message: Any) -> str | None:
+        """A new part of the session that the last one was of, and of no summary."""
         try:
+            if message["type"] != "text" or message["sessionID"] != self.outcome.session_id:
+                return None
             part = message["part"]
-            piece, part_id = part["text"], part["id"]
+            piece, part_id, seen = part["text"], part["id"], self._parts_seen
             if (
-                message["sessionID"] == self.outcome.session_id
-                and self._summaries[part["messageID"]] is False
-                and part_id not in self._parts_seen
+                part_id not in seen
+                and part_id not in self._parts_seen_before
                 and "synthetic" not in part
                 and piece
                 and type(piece) is type(part_id) is str
             ):
-                self._parts_seen.add(part_id)
+                message_id = part["messageID"]
+                if message_id != self._answering:
+                    if self._is_summary(part):
+                        return None
+                    self._answering = message_id
+                if len(seen) < RECENT_PARTS:
+                    seen.add(part_id)
+                else:
+                    self._note_part(part_id)
                 return piece
         except (KeyError, TypeError):
             pass
@@ -302,11 +314,16 @@ class OpenCodeCliRuntime(DialectRuntime):
         self._note_session(line)
         part = mapping(line, "part")
         part_id = text(part, "id")
-        if part_id in self._parts_seen:
+        if part_id in self._parts_seen or part_id in self._parts_seen_before:
             return {}
         if part_id:
-            self._parts_seen.add(part_id)
+            self._note_part(part_id)
         return part
+
+    def _note_part(self, part_id: str) -> None:
+        if len(self._parts_seen) >= RECENT_PARTS:
+            self._parts_seen, self._parts_seen_before = set(), self._parts_seen
+        self._parts_seen.add(part_id)
 
     def _is_summary(self, part: Message) -> bool:
         """Whether this belongs to OpenCode's summary of a conversation that became too long. Lines do not say so."""

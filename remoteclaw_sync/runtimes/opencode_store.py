@@ -28,6 +28,7 @@ class SessionStore:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
+        self._absent: bool | None = None
 
     def directory_of(self, session_id: str) -> str | None:
         """The folder a session was begun in; None if that is not known."""
@@ -36,6 +37,11 @@ class SessionStore:
 
     def is_summary(self, message_id: str) -> bool:
         """Whether a message is OpenCode's own summary of a long conversation rather than an answer."""
+        if self._absent is None:
+            # Asked once: this is about a message that has been printed, and by then the CLI has made its file.
+            self._absent = not any(path.exists() for path in self._databases())
+        if self._absent:
+            return False
         found = self._first("SELECT json_extract(data, '$.summary') FROM message WHERE id = ?", message_id)
         return found is not None and found == 1
 
