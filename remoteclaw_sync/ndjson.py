@@ -106,6 +106,7 @@ scan_line: Callable[[str, int], tuple[Any, int]]
 scan_line = json.JSONDecoder(strict=False).scan_once  # type: ignore[attr-defined]
 
 FastParser = Callable[[bytes], Any]
+FAST_INTEGERS_END = 2**63
 # A block over this has few and long lines: to join them would copy much and save nothing.
 JOINED_BYTES = 262_144
 
@@ -190,8 +191,27 @@ class FastBlocks:
             if self._values[number] is value:
                 self._next = number + 1
                 self._lines = self._lines or self._block.split(b"\n")
-                return value_of(self._lines[number])
+                read = value_of(self._lines[number])
+                return value if type(read) is bytes else read
         return value
+
+
+def may_have_lost_digits(value: Any) -> bool:
+    """Whether a float in there may have been an integer that the fast parser had no room for."""
+    kind = type(value)
+    if kind is float:
+        return abs(value) >= FAST_INTEGERS_END  # type: ignore[no-any-return]
+    if kind is dict:
+        value = value.values()
+    elif kind is not list:
+        return False
+    try:
+        for part in value:
+            if type(part) is not str and may_have_lost_digits(part):
+                return True
+    except RecursionError:
+        return True
+    return False
 
 
 def parse_line(line: str) -> dict[str, Any] | None:

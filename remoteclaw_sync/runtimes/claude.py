@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .. import errors
@@ -105,7 +105,7 @@ class ClaudeCliRuntime(DialectRuntime):
         "system": "on_system",
         "result": "on_result",
     }
-    QUOTING = frozenset({"assistant"})
+    QUOTED = {"assistant": ("message", "content")}
 
     def __init__(
         self,
@@ -203,10 +203,10 @@ class ClaudeCliRuntime(DialectRuntime):
     # --- streamed messages ----------------------------------------------------------------------------------
 
     def piece_of(self, message: Any) -> str | None:
-        """A text delta of the main thread; one line in a hundred is anything else."""
+        """A text delta of the main thread, or a message of nothing but text that was not streamed."""
         try:
             if message["type"] != "stream_event":
-                return None
+                return self._unstreamed_text(message) if message["type"] == "assistant" else None
             event = message["event"]
             delta = event["delta"]
             if (
@@ -222,21 +222,38 @@ class ClaudeCliRuntime(DialectRuntime):
             pass  # Of another shape than usual: the careful way.
         return None
 
+    def _unstreamed_text(self, line: Message) -> str | None:
+        message = line["message"]
+        content = message["content"]
+        if (
+            len(content) == 1
+            and content[0]["type"] == "text"
+            and not self._in_stream
+            and message["id"] != self._message_id
+            and message.get("model") != SYNTHETIC_MODEL
+            and line.get("parent_tool_use_id") is None
+        ):
+            words = content[0]["text"]
+            if words and type(words) is str:
+                self._has_text = True
+                return words
+        return None
+
     def on_stream_event(self, line: Message) -> Extracted:
         if line.get("parent_tool_use_id") is not None:
             return None  # A sub-agent's; its tool calls come as `assistant` lines.
         event = mapping(line, "event")
         match event.get("type"):
-            case "message_start":
-                return self._on_message_start(mapping(event, "message"))
-            case "content_block_start":
-                return self._on_block_start(event)
             case "content_block_delta":
                 return self._on_delta(event)
+            case "content_block_start":
+                return self._on_block_start(event)
             case "content_block_stop":
                 block = self._blocks.get(_index(event))
                 if block is not None and block.kind in TOOL_BLOCKS:
                     return self._tool_use(block.start, None, block.tool_input)
+            case "message_start":
+                return self._on_message_start(mapping(event, "message"))
             case "message_stop":
                 self._in_stream = False
         return None
@@ -281,7 +298,7 @@ class ClaudeCliRuntime(DialectRuntime):
 
     # --- whole messages -------------------------------------------------------------------------------------
 
-    def on_assistant(self, line: Message) -> Iterator[AgentEvent]:
+    def on_assistant(self, line: Message) -> list[AgentEvent]:
         """A block that is complete: text and thinking as far as they were not streamed, and tool calls.
 
         Most lines repeat what has been streamed. After a stream that was cut or idle Claude asks again without
@@ -293,17 +310,15 @@ class ClaudeCliRuntime(DialectRuntime):
             if parent is None:
                 self._in_stream = False
                 self._api_error_kind = text(line, "error")
-            return
-        if parent is None and message.get("id") != self._message_id:
-            warning = self._cut_off()
-            if warning is not None:
-                yield warning
+            return []
+        message_id = message.get("id")
+        warning = self._cut_off() if parent is None and message_id != self._message_id else None
+        events = [] if warning is None else [warning]
         for block in items(message, "content"):
-            if not isinstance(block, dict):
-                continue
-            event = self._whole_block(block, message.get("id"), parent)
+            event = self._whole_block(block, message_id, parent) if isinstance(block, dict) else None
             if event is not None:
-                yield event
+                events.append(event)
+        return events
 
     def _whole_block(self, block: Message, message_id: object, parent: str | None) -> AgentEvent | None:
         kind = text(block, "type")
@@ -336,8 +351,9 @@ class ClaudeCliRuntime(DialectRuntime):
         self._tool_names[tool_id] = name
         return AgentToolUseEvent(name, tool_id, get_input(), parent)
 
-    def on_user(self, line: Message) -> Iterator[AgentEvent]:
+    def on_user(self, line: Message) -> list[AgentEvent]:
         """Tool results. Other user lines are prompts of sub-agents and Claude's notes to the model."""
+        results: list[AgentEvent] = []
         parent = text(line, "parent_tool_use_id") or None
         for block in items(mapping(line, "message"), "content"):
             if not isinstance(block, dict) or block.get("type") != "tool_result":
@@ -348,7 +364,8 @@ class ClaudeCliRuntime(DialectRuntime):
                 self._tool_failures[tool_id] = output
                 if any(words in output for words in TOOL_DISABLED):
                     self._deny(self._tool_names.get(tool_id, ""), tool_id)
-            yield AgentToolResultEvent(tool_id, output, failed, parent)
+            results.append(AgentToolResultEvent(tool_id, output, failed, parent))
+        return results
 
     # --- the run --------------------------------------------------------------------------------------------
 

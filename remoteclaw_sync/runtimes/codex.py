@@ -71,6 +71,7 @@ EXIT_SUBTYPES = {
 IMAGE_SIGNATURE = re.compile(rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|GIF8[79]a|RIFF....WEBP", re.DOTALL)
 UNFINISHED = "(no result: the turn ended before the call did)"
 BOM = "\ufeff"
+RECENT_TEXTS = 256  # A line that says a text again comes soon, if at all. (All of 200,000 ids cost 0.4 us a line.)
 
 
 class CodexCliRuntime(DialectRuntime):
@@ -99,7 +100,7 @@ class CodexCliRuntime(DialectRuntime):
         "item.completed": "_on_item_completed",
         "error": "_on_error",
     }
-    QUOTING = frozenset({"item.started", "item.updated", "item.completed"})
+    QUOTED = dict.fromkeys(("item.started", "item.updated", "item.completed"), ("item", "arguments"))
 
     def __init__(
         self,
@@ -128,10 +129,7 @@ class CodexCliRuntime(DialectRuntime):
         self._in_wrong_thread = False
         self._utterances: dict[str, Utterance] = {}
         self._last_said: dict[str, str] = {}  # Item type -> the last whole text since the model was last asked.
-        # The last message that came whole. No longer list of them: a second line of an item comes right after the
-        # first, and to keep 200,000 ids costs 0.4 us a line.
-        self._whole_id: str | None = None
-        self._whole = ""
+        self._completed: dict[str, str] = {}  # Texts that were completed lately, by their item's id.
         self._said_before_cut: dict[str, str] = {}
         self._open_tools: dict[str, ToolItem] = {}
         self._closed_tools: set[str] = set()
@@ -231,6 +229,7 @@ class CodexCliRuntime(DialectRuntime):
         if not self._in_wrong_thread:
             self.outcome.reopen()
         self._utterances.clear()
+        self._completed.clear()
         self._forget_words()
         self._closed_tools.clear()
 
@@ -252,7 +251,6 @@ class CodexCliRuntime(DialectRuntime):
             return []
         message = text(line, "message")
         if message.startswith(RETRY_PREFIX):
-            self._note_whole()
             self._said_before_cut = dict(self._last_said)
             return [AgentErrorEvent(message, errors.CLI_WARNING)]
         failure = self._failure(message)
@@ -277,68 +275,69 @@ class CodexCliRuntime(DialectRuntime):
                 return None
             item = message["item"]
             if item["type"] == "agent_message" and not self._said_before_cut and not self._in_wrong_thread:
-                piece, item_id = item["text"], item["id"]
+                piece, item_id, completed = item["text"], item["id"], self._completed
                 if (
                     piece
                     and item_id
                     and type(piece) is type(item_id) is str
-                    and item_id != self._whole_id
+                    and item_id not in completed
                     and item_id not in self._utterances
                 ):
-                    self._whole_id, self._whole = item_id, piece
+                    if len(completed) >= RECENT_TEXTS:
+                        completed.clear()
+                    completed[item_id] = self._last_said["agent_message"] = piece
                     return piece
         except (KeyError, TypeError):
             pass
         return None
 
     def _on_item_started(self, line: Message) -> list[AgentEvent]:
-        return list(self._on_item(mapping(line, "item"), is_final=False))
+        return self._on_item(mapping(line, "item"), is_final=False)
 
     def _on_item_updated(self, line: Message) -> list[AgentEvent]:
-        return list(self._on_item(mapping(line, "item"), is_final=False))
+        return self._on_item(mapping(line, "item"), is_final=False)
 
     def _on_item_completed(self, line: Message) -> list[AgentEvent]:
-        return list(self._on_item(mapping(line, "item"), is_final=True))
+        return self._on_item(mapping(line, "item"), is_final=True)
 
-    def _on_item(self, item: Message, *, is_final: bool) -> Iterable[AgentEvent]:
+    def _on_item(self, item: Message, *, is_final: bool) -> list[AgentEvent]:
         if self._in_wrong_thread:
-            return ()
+            return []
         kind = text(item, "type")
-        if kind in ("agent_message", "reasoning"):
-            return self._on_words(kind, item, is_final)
+        if kind == "agent_message" or kind == "reasoning":
+            new = self._new_words(kind, item, is_final)
+            if not new:
+                return []
+            return [AgentTextEvent(new) if kind == "agent_message" else AgentThinkingEvent(new)]
         if kind == "error":
             # Despite its name: a deprecation, an unknown model, a change of transport. The run goes on.
-            return (AgentErrorEvent(text(item, "message"), errors.CLI_WARNING),) if is_final else ()
+            return [AgentErrorEvent(text(item, "message"), errors.CLI_WARNING)] if is_final else []
         if kind == "todo_list":
-            return self._on_plan(item)
+            return list(self._on_plan(item))
         tool = TOOL_ITEMS.get(kind)
-        return () if tool is None else self._on_tool(tool, item, is_final)
+        return [] if tool is None else list(self._on_tool(tool, item, is_final))
 
-    def _on_words(self, kind: str, item: Message, is_final: bool) -> Iterable[AgentEvent]:
+    def _new_words(self, kind: str, item: Message, is_final: bool) -> str:
         whole, item_id = text(item, "text"), text(item, "id")
         utterance = self._utterances.get(item_id)
-        if utterance is None and item_id and item_id == self._whole_id:
-            utterance = Utterance(said=self._whole)
-        elif utterance is None:
-            utterance = Utterance(repeats=self._said_before_cut.pop(kind, ""))
-        self._note_whole()
-        self._utterances[item_id] = utterance
+        if utterance is None:
+            if item_id in self._completed:
+                utterance = Utterance(said=self._completed[item_id])
+            else:
+                utterance = Utterance(repeats=self._said_before_cut.pop(kind, ""))
         new = utterance.grow(whole, is_final=is_final)
         if is_final:
+            self._utterances.pop(item_id, None)
             self._last_said[kind] = whole
-            if not item_id:
-                del self._utterances[item_id]
-        if new:
-            yield AgentTextEvent(new) if kind == "agent_message" else AgentThinkingEvent(new)
-
-    def _note_whole(self) -> None:
-        """Bring what piece_of() has told to where the other messages are."""
-        if self._whole_id is not None:
-            self._last_said["agent_message"] = self._whole
-            self._whole_id = None
+            if len(self._completed) >= RECENT_TEXTS:
+                self._completed.clear()
+            if item_id:
+                self._completed[item_id] = whole
+        else:
+            self._utterances[item_id] = utterance
+        return new
 
     def _forget_words(self) -> None:
-        self._whole_id = None
         self._last_said.clear()
         self._said_before_cut.clear()
 

@@ -33,11 +33,12 @@ class Utterance:
             if whole.startswith(self._repeats):
                 self._said = self._repeats
             self._repeats = ""
-        if self._said.startswith(whole):
+        said = self._said
+        if said.startswith(whole):
             return ""
-        # What was said cannot be taken back: of a text that changed in the middle comes the changed end.
-        known = len(os.path.commonprefix((self._said, whole)))
         self._said = whole
+        # What was said cannot be taken back: of a text that changed in the middle comes the changed end.
+        known = len(said) if whole.startswith(said) else len(os.path.commonprefix((said, whole)))
         return whole[known:]
 
 

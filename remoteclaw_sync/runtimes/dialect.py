@@ -7,7 +7,15 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal, get_args
 
-from ..ndjson import FastBlocks, decode, fast_parser, parse_block, parse_line, warn_no_object
+from ..ndjson import (
+    FastBlocks,
+    decode,
+    fast_parser,
+    may_have_lost_digits,
+    parse_block,
+    parse_line,
+    warn_no_object,
+)
 from ..types import AgentEvent
 from .base import CLIRuntimeBase
 from .interpreter import Extracted, Interpreter
@@ -23,9 +31,9 @@ class DialectRuntime(CLIRuntimeBase):
 
     # Line type -> name of the method that takes the parsed line and returns what `extract_event` returns.
     HANDLERS: ClassVar[Mapping[str, str]] = {}
-    # The types of lines that quote JSON of the model's making (arguments of a tool call), whose numbers must reach
-    # the caller as they are.
-    QUOTING: ClassVar[frozenset[str]] = frozenset()
+    # Line type -> where such a line quotes JSON of the model's making (arguments of a tool call), whose numbers must
+    # reach the caller as they are.
+    QUOTED: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     expects_terminal_event = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -57,7 +65,7 @@ class DialectRuntime(CLIRuntimeBase):
 
     def _extractor(self, exact: Callable[[Message], Message] | None = None) -> Callable[[Any], Extracted]:
         handlers = {kind: getattr(self, name) for kind, name in self.HANDLERS.items()}
-        quoting = self.QUOTING
+        quoted = self.QUOTED
 
         def extract(item: Any) -> Extracted:
             message = item
@@ -73,11 +81,18 @@ class DialectRuntime(CLIRuntimeBase):
             if handler is None:
                 logger.debug("%s: skipped a line of type %r", self.provider, kind)
                 return None
-            if exact is not None and kind in quoting:
+            if exact is not None and kind in quoted and may_have_lost_digits(_part(message, quoted[kind])):
                 message = exact(message)
             return handler(message)  # type: ignore[no-any-return]
 
         return extract
+
+
+def _part(message: Message, path: tuple[str, ...]) -> Any:
+    part: Any = message
+    for key in path:
+        part = part.get(key) if type(part) is dict else None
+    return part
 
 
 def check_mcp_config(mode: str) -> None:
@@ -92,13 +107,13 @@ def check_mcp_config(mode: str) -> None:
 def text(source: Mapping[str, Any], key: str) -> str:
     """That field if it is a str, else ""."""
     value = source.get(key)
-    return value if isinstance(value, str) else ""
+    return value if type(value) is str else ""
 
 
 def mapping(source: Mapping[str, Any], key: str) -> Message:
     """That field if it is an object, else {}."""
     value = source.get(key)
-    return value if isinstance(value, dict) else {}
+    return value if type(value) is dict else {}
 
 
 def items(source: Mapping[str, Any], key: str) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 
 import attrs
 
@@ -26,6 +26,7 @@ from ..types import (
     AgentExecuteParams,
     AgentRunResult,
     AgentTextEvent,
+    AgentThinkingEvent,
     AgentToolResultEvent,
     AgentToolUseEvent,
 )
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+EVENT_CLASSES = frozenset(get_args(AgentEvent))
 new_object = object.__new__
 set_text = AgentTextEvent.__dict__["text"].__set__
 
@@ -220,15 +222,23 @@ class Conversation:
     def events_of(self, item: Any) -> Sequence[AgentEvent]:
         """What an item means."""
         try:
-            extracted = self._extract(item)
+            extracted: Any = self._extract(item)
         except Exception as error:  # noqa: BLE001 - a hook's mistake is an event, and the run goes on
             return (_hook_failure(self._runtime, error),)
         if extracted is None:
             return ()
-        return (extracted,) if isinstance(extracted, AgentEvent) else _each_of(self._runtime, extracted)
+        # By class first: isinstance() with a union of six takes 0.4 us.
+        kind = type(extracted)
+        if kind in EVENT_CLASSES or isinstance(extracted, AgentEvent):
+            return (extracted,)
+        if kind is list and len(extracted) == 1 and type(extracted[0]) in EVENT_CLASSES:
+            return extracted  # type: ignore[no-any-return]
+        return _each_of(self._runtime, extracted)
 
     def note(self, event: AgentEvent) -> AgentEvent | None:
         """Keep what the run's end needs to know of an event; None if the consumer is not to see it."""
+        if type(event) is AgentThinkingEvent:
+            return event
         try:
             return self._take_note(event)
         except Exception as error:  # noqa: BLE001 - a field of a wrong type

@@ -132,7 +132,7 @@ class GeminiCliRuntime(DialectRuntime):
         "error": "on_error",
         "result": "on_result",
     }
-    QUOTING = frozenset({"tool_use"})
+    QUOTED = {"tool_use": ("parameters",)}
 
     def __init__(
         self,
@@ -275,9 +275,9 @@ class GeminiCliRuntime(DialectRuntime):
 
     def piece_of(self, message: Any) -> str | None:
         try:
-            if message["type"] == "message" and message["role"] == "assistant" and message["delta"] is True:
+            if message["type"] == "message" and message["role"] == "assistant":
                 piece = message["content"]
-                if piece and type(piece) is str:
+                if piece and type(piece) is str and message.get("delta") is not False:
                     self._answered = True
                     return piece
         except (KeyError, TypeError):

@@ -77,7 +77,7 @@ class OpenCodeCliRuntime(DialectRuntime):
         "step_finish": "_on_step_finish",
         "error": "_on_error",
     }
-    QUOTING = frozenset({"tool_use"})
+    QUOTED = {"tool_use": ("part", "state", "input")}
 
     def __init__(
         self,
