@@ -38,6 +38,7 @@ CLOSE_PATIENCE = TERM_GRACE + KILL_PATIENCE + 3.0  # How long close() waits for 
 LINGER_LIMIT = 5  # So many linger times at the most for a CLI that chatters on after its last word.
 # CPython does not notice a signal (Ctrl-C) that comes just before the main thread waits for a lock until it has it.
 SIGNAL_PATIENCE = 0.1
+FOREVER = float("inf")
 LONGEST_SLEEP = 86_400.0  # poll() takes no more than 24 days.
 GUARD_DELAY = 0.003  # A guard process costs a millisecond of CPU: a run that is over sooner goes without.
 WATCHDOG_DELAY = 0.25  # A timer is a thread: likewise, unless a clock runs out sooner.
@@ -113,6 +114,7 @@ class ChildProcess:
         self._started_at = self._last_life = time.monotonic()
         self._exit_expected_at: float | None = None
         self._last_word_at: float | None = None
+        self._next_look_at = FOREVER  # When the supervisor looks around without being woken.
         self._watchdog = Watchdog(self._look_at_clocks)
         self.tools_outstanding = False
         self.failure: SpawnFailure | None = None
@@ -176,8 +178,10 @@ class ChildProcess:
             if self._last_word_at is None:
                 self._last_word_at = now
             linger = self._launch.linger if linger is None else linger
-            self._exit_expected_at = min(now + linger, self._last_word_at + LINGER_LIMIT * linger)
-            self._backend.wake()
+            due = min(now + linger, self._last_word_at + LINGER_LIMIT * linger)
+            self._exit_expected_at = due
+            if due < self._next_look_at:
+                self._backend.wake()
 
     # --- for anyone -----------------------------------------------------------------------------------------
 
@@ -247,8 +251,9 @@ class ChildProcess:
                 self._clean_up()
             finally:
                 registry.discard(self)
-                self._queue.put(None)
                 self._finished.set()
+                # Last: when the consumer has it, this thread is as good as gone, and close() need not wait for it.
+                self._queue.put(None)
 
     def _clean_up(self) -> None:
         self._watchdog.cancel()
@@ -291,7 +296,10 @@ class ChildProcess:
             if first_look_at is not None and now >= first_look_at:
                 first_look_at = None
                 self._watchdog.start(self._look_at_clocks())
+            # Unknown while it is worked out: who changes a due time meanwhile has to wake us.
+            self._next_look_at = FOREVER
             due = self._next_due(ending_since, killed, guard_at, first_look_at)
+            self._next_look_at = FOREVER if due is None else due
             self._backend.wait(None if due is None else min(max(due - now, 0.0), LONGEST_SLEEP))
 
     def _must_end(self) -> bool:

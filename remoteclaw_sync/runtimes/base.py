@@ -16,6 +16,7 @@ from .._values import check_path, check_seconds, check_size, check_text
 from ..errors import WORKING_DIRECTORY_NOT_FOUND, AgentRunError, RunSetupError
 from ..ndjson import MAX_LINE_BYTES, decode, is_strict_json, parse_line
 from ..process.child import ChildProcess
+from ..process.environment import host_environment
 from ..process.identity import host_identity
 from ..process.launch import Launch
 from ..record import Recording, as_recording
@@ -286,7 +287,8 @@ class CLIRuntimeBase(abc.ABC):
     def _environment(self, params: AgentExecuteParams, cwd: str, marker: str) -> dict[str, str]:
         # PWD, because OpenCode believes it rather than the real working directory. The marker's name is unique, so
         # that a run inside a run carries both.
-        env = {**os.environ, "PWD": cwd}
+        env = host_environment()
+        env["PWD"] = cwd
         for name, value in (*self.build_env(params).items(), *params.env.items()):
             if value is None:
                 env.pop(name, None)

@@ -14,6 +14,7 @@ import attrs
 from .. import errors
 from ..classify import classify_error
 from ..mcp.render import Servers, check_distinct, inline_toml
+from ..process.environment import host_environment
 from ..types import (
     AgentErrorEvent,
     AgentEvent,
@@ -415,7 +416,7 @@ class CodexCliRuntime(DialectRuntime):
 
 def _codex_home(params: AgentExecuteParams) -> Path:
     """Where the CLI of this run keeps its threads."""
-    env = {**os.environ, **params.env}
+    env = {**host_environment(), **params.env}
     home = env.get("CODEX_HOME") or Path(env.get("HOME") or Path.home(), ".codex")
     return Path(params.working_directory or ".", home)
 

@@ -98,9 +98,9 @@ def drive(
             # Entered last, left first: files are given back when the CLI is gone.
             resources.callback(child.close)
             control.attach(child)
-            child.start()
             talk = Conversation(runtime, child, tally)
             ending, piece_of, append_text = child.ending, talk.piece_of, tally.text_parts.append
+            child.start()  # After all else: from here on two threads want the interpreter.
             while (items := talk.next_items()) is not None:
                 for item in items:
                     # Nearly every line: by the shortest way, and from this very frame. Each generator on the way out

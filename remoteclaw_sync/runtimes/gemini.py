@@ -15,6 +15,7 @@ from .. import errors
 from .._values import check_flag
 from ..mcp.borrowed import BorrowedConfig, ConfigFile
 from ..mcp.render import Hideaway, check_distinct, gemini_entries
+from ..process.environment import host_environment
 from ..types import (
     AgentErrorEvent,
     AgentEvent,
@@ -420,7 +421,7 @@ def _copied(images: Sequence[str | os.PathLike[str]], folder: str) -> list[str]:
 
 def _workspace(params: AgentExecuteParams) -> Workspace:
     here = os.path.abspath(params.working_directory or os.getcwd())
-    environ = {**os.environ, **params.env}
+    environ = {**host_environment(), **params.env}
     home = environ.get("GEMINI_CLI_HOME") or environ.get("HOME") or os.path.expanduser("~")
     included = [os.path.join(here, folder) for folder in _included_folders(params.extra_args)]
     return Workspace([here, *included], home)

@@ -12,6 +12,7 @@ import attrs
 from .. import errors
 from ..mcp.render import Servers
 from ..process.child import ChildProcess
+from ..process.environment import host_environment
 from ..process.launch import Launch
 from ..types import (
     AgentErrorEvent,
@@ -405,7 +406,7 @@ class ToolAwareChild(ChildProcess):
 
 def _environment(params: AgentExecuteParams) -> dict[str, str]:
     """The host's variables with the caller's."""
-    both = {**os.environ, **params.env}
+    both = {**host_environment(), **params.env}
     return {name: value for name, value in both.items() if value is not None}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import resource
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,30 @@ def test_a_flood_on_stdout_does_not_block_events_on_stderr() -> None:
     runtime = FakeRuntime(["flood", 20 << 20, 1], ["line", {"type": "text", "text": "a"}, 2])
     runtime.stream = "stderr"
     assert done(runtime.execute("hi")).text == "a"
+
+
+@pytest.mark.parametrize("written", ["", "a word", "x" * 60_000])
+def test_a_cli_that_closes_stderr_early_keeps_what_it_wrote_there(written: str, gate: Callable[[], Gate]) -> None:
+    go_on = gate()
+    script = f"printf %s '{written}' >&2; exec 2>&-; echo '{line('a').strip()}'; head -c 1 < {go_on.path} > /dev/null"
+    events = FakeRuntime(command=["sh", "-c", script]).execute("hi")
+    assert next(events) == AgentTextEvent("a")
+    go_on.open()
+    assert done(events_after(events, "a")).stderr == written
+
+
+def test_a_cli_with_nothing_to_say_on_stderr_costs_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    start = threading.Thread.start
+
+    def noting(thread: threading.Thread) -> None:
+        started.append(thread.name)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", noting)
+    runtime = FakeRuntime(command=["echo", line("a").strip()], timeout=None)
+    assert done(runtime.execute("hi")).text == "a"
+    assert started == ["remoteclaw-supervisor"]
 
 
 def test_invalid_bytes_on_stderr_are_replaced() -> None:

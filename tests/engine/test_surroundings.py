@@ -64,6 +64,17 @@ def test_the_hosts_own_environment_is_left_alone(tmp_path: Path) -> None:
     assert dict(os.environ) == before
 
 
+def test_each_run_has_the_environment_of_its_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHANGING", "one")
+    assert recorded(tmp_path)["env"]["CHANGING"] == "one"
+    monkeypatch.setenv("CHANGING", "two é")
+    assert recorded(tmp_path)["env"]["CHANGING"] == "two é"
+    monkeypatch.delenv("CHANGING")
+    assert "CHANGING" not in recorded(tmp_path)["env"]
+    monkeypatch.setattr(os, "environ", {**os.environ, "CHANGING": "three"})  # As some test tools do.
+    assert recorded(tmp_path)["env"]["CHANGING"] == "three"
+
+
 def test_the_working_directory_is_the_callers_and_pwd_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path)
