@@ -277,7 +277,8 @@ def events_of(provider: str, *blocks: Iterable[str]) -> list[AgentEvent]:
     for block in blocks:
         for item in interpreter.parse("\n".join(block).encode()):
             piece = interpreter.piece_of(item)
-            extracted = interpreter.extract(item) if piece is None else AgentTextEvent(piece)
+            extracted = interpreter.extract(item) if piece is None else piece
+            extracted = AgentTextEvent(extracted) if isinstance(extracted, str) else extracted
             if extracted is not None:
                 events += extracted if isinstance(extracted, Iterable) else [extracted]
     return events

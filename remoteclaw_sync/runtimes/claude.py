@@ -40,7 +40,7 @@ from .claude_messages import (
     user_line,
 )
 from .dialect import DialectRuntime, Message, integer, items, mapping, number, plain_text, text
-from .interpreter import Extracted
+from .interpreter import Extracted, Piece
 from .resources import RunResources
 
 # Claude waits 5 s after its last word for a shell it left in the background, and may then begin another turn.
@@ -82,6 +82,10 @@ TOOL_DISABLED = ("exists but is not enabled in this context", "is disabled for t
 SHELL_TASK = "local_bash"  # A background task for which Claude does not hold back the end of its run.
 CUT_OFF = "the model's answer broke off and was asked for again; the text so far is not part of the answer"
 ROOT_HINT = "run as another user, or set IS_SANDBOX=1 in `env` if this is a container made for it"
+
+
+# Type of a delta -> its field, which is also the type of its block.
+DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
 class ClaudeCliRuntime(DialectRuntime):
@@ -202,22 +206,24 @@ class ClaudeCliRuntime(DialectRuntime):
 
     # --- streamed messages ----------------------------------------------------------------------------------
 
-    def piece_of(self, message: Any) -> str | None:
-        """A text delta of the main thread, or a message of nothing but text that was not streamed."""
+    def piece_of(self, message: Any) -> Piece:
+        """A delta of the main thread's text or thinking, or a message of nothing but text that was not streamed."""
         try:
             if message["type"] != "stream_event":
                 return self._unstreamed_text(message) if message["type"] == "assistant" else None
             event = message["event"]
             delta = event["delta"]
-            if (
-                delta["type"] == "text_delta"
-                and event["type"] == "content_block_delta"
-                and message.get("parent_tool_use_id") is None
-            ):
-                piece = delta["text"]
-                if piece and type(piece) is str:
-                    self._blocks[event["index"]].length += len(piece)
-                    return piece
+            if event["type"] == "content_block_delta" and message.get("parent_tool_use_id") is None:
+                if delta["type"] == "text_delta":
+                    piece = delta["text"]
+                    if piece and type(piece) is str:
+                        self._blocks[event["index"]].length += len(piece)
+                        return piece
+                elif delta["type"] == "thinking_delta":
+                    piece = delta["thinking"]
+                    if piece and type(piece) is str:
+                        self._blocks[event["index"]].length += len(piece)
+                        return AgentThinkingEvent(piece)
         except (KeyError, TypeError):
             pass  # Of another shape than usual: the careful way.
         return None
@@ -272,14 +278,16 @@ class ClaudeCliRuntime(DialectRuntime):
 
     def _on_delta(self, event: Message) -> AgentEvent | None:
         delta = mapping(event, "delta")
-        kind = text(delta, "type").removesuffix("_delta")
-        block = self._blocks.get(_index(event))
+        index = event.get("index")
+        block = self._blocks.get(index if type(index) is int else None)
+        kind = DELTAS.get(text(delta, "type"))
         if block is None:
-            block = self._blocks[_index(event)] = StreamedBlock(kind, {})
-        if kind == "input_json":
-            block.input_parts.append(text(delta, "partial_json"))
-        # Any other delta than the block's own (a signature, citations) is nothing to be told.
-        return self._streamed_piece(block, text(delta, kind)) if kind == block.kind else None
+            block = self._blocks[_index(event)] = StreamedBlock(kind or "", {})
+        if kind == block.kind:
+            return self._streamed_piece(block, text(delta, kind))
+        if kind == "partial_json":
+            block.input_parts.append(text(delta, kind))
+        return None  # Any other delta than the block's own (a signature, citations) is nothing to be told.
 
     def _streamed_piece(self, block: StreamedBlock, piece: str) -> AgentEvent | None:
         block.length += len(piece)

@@ -33,6 +33,7 @@ from .base import DEFAULT_TIMEOUT
 from .codex_items import TOOL_ITEMS, ToolItem, Utterance, denial_reason, todo_output
 from .codex_rollout import ThreadRecord, read_record, usage_of
 from .dialect import DialectRuntime, McpConfigMode, Message, check_mcp_config, items, mapping, text
+from .interpreter import Piece
 from .resources import RunResources
 
 # Codex takes any other id for a thread's name and, finding none, quietly starts a new thread.
@@ -130,7 +131,7 @@ class CodexCliRuntime(DialectRuntime):
         self._in_wrong_thread = False
         self._utterances: dict[str, Utterance] = {}
         self._last_said: dict[str, str] = {}  # Item type -> the last whole text since the model was last asked.
-        self._completed: dict[str, str] = {}  # Texts that were completed lately, by their item's id.
+        self._completed: set[str] = set()  # Ids of texts that were completed lately: said again, they are not told.
         self._said_before_cut: dict[str, str] = {}
         self._open_tools: dict[str, ToolItem] = {}
         self._closed_tools: set[str] = set()
@@ -269,25 +270,30 @@ class CodexCliRuntime(DialectRuntime):
 
     # --- items -----------------------------------------------------------------------------------------------
 
-    def piece_of(self, message: Any) -> str | None:
-        """A message that came whole, under a new id, and not after a cut."""
+    def piece_of(self, message: Any) -> Piece:
+        """A message or thought that came whole, under a new id, and not after a cut."""
         try:
             if message["type"] != "item.completed":
                 return None
             item = message["item"]
-            if item["type"] == "agent_message" and not self._said_before_cut and not self._in_wrong_thread:
-                piece, item_id, completed = item["text"], item["id"], self._completed
-                if (
-                    piece
-                    and item_id
-                    and type(piece) is type(item_id) is str
-                    and item_id not in completed
-                    and item_id not in self._utterances
-                ):
-                    if len(completed) >= RECENT_TEXTS:
-                        completed.clear()
-                    completed[item_id] = self._last_said["agent_message"] = piece
-                    return piece
+            kind = item["type"]
+            if kind != "agent_message" and kind != "reasoning":
+                return None
+            piece, item_id, completed = item["text"], item["id"], self._completed
+            if (
+                piece
+                and item_id
+                and type(piece) is type(item_id) is str
+                and item_id not in completed
+                and item_id not in self._utterances
+                and not self._said_before_cut
+                and not self._in_wrong_thread
+            ):
+                if len(completed) >= RECENT_TEXTS:
+                    completed.clear()
+                completed.add(item_id)
+                self._last_said[kind] = piece
+                return piece if kind == "agent_message" else AgentThinkingEvent(piece)
         except (KeyError, TypeError):
             pass
         return None
@@ -320,12 +326,11 @@ class CodexCliRuntime(DialectRuntime):
 
     def _new_words(self, kind: str, item: Message, is_final: bool) -> str:
         whole, item_id = text(item, "text"), text(item, "id")
+        if item_id in self._completed:
+            return ""
         utterance = self._utterances.get(item_id)
         if utterance is None:
-            if item_id in self._completed:
-                utterance = Utterance(said=self._completed[item_id])
-            else:
-                utterance = Utterance(repeats=self._said_before_cut.pop(kind, ""))
+            utterance = Utterance(repeats=self._said_before_cut.pop(kind, ""))
         new = utterance.grow(whole, is_final=is_final)
         if is_final:
             self._utterances.pop(item_id, None)
@@ -333,7 +338,7 @@ class CodexCliRuntime(DialectRuntime):
             if len(self._completed) >= RECENT_TEXTS:
                 self._completed.clear()
             if item_id:
-                self._completed[item_id] = whole
+                self._completed.add(item_id)
         else:
             self._utterances[item_id] = utterance
         return new

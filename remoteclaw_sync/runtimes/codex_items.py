@@ -21,9 +21,9 @@ class Utterance:
     as another item, and the same words again are not the answer twice.
     """
 
-    def __init__(self, repeats: str = "", said: str = "") -> None:
+    def __init__(self, repeats: str = "") -> None:
         self._repeats = repeats
-        self._said = said
+        self._said = ""
 
     def grow(self, whole: str, *, is_final: bool) -> str:
         """The part of this text that was not there before."""

@@ -18,7 +18,7 @@ from ..ndjson import (
 )
 from ..types import AgentEvent
 from .base import CLIRuntimeBase
-from .interpreter import Extracted, Interpreter
+from .interpreter import Extracted, Interpreter, Piece
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +55,9 @@ class DialectRuntime(CLIRuntimeBase):
         blocks = FastBlocks(fast)
         return Interpreter(blocks.parse, self._extractor(blocks.exact), self.piece_of)
 
-    def piece_of(self, message: Any) -> str | None:
-        """A short cut for the many lines that carry the answer: the text, if this one is nothing but a further piece
-        of it, which counts as told then. None: nothing has been done, and the line's handler has to take it.
+    def piece_of(self, message: Any) -> Piece:
+        """A short cut for the many lines that are nothing but a further piece of the answer (a str) or of the model's
+        thinking, which counts as told then. None: nothing has been done, and the line's handler has to take it.
 
         With look-up and handler instead a line takes 0.6 to 3 us more.
         """

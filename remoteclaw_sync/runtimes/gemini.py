@@ -43,7 +43,7 @@ from .gemini_failures import (
     subtype_from_stderr,
 )
 from .gemini_prompt import Workspace, escape_at_names, mention, without_command
-from .interpreter import Extracted
+from .interpreter import Extracted, Piece
 from .resources import RunResources
 
 MAX_PROMPT_BYTES = 8 * 1024 * 1024  # The CLI cuts its stdin here, with a warning on stderr alone.
@@ -274,7 +274,7 @@ class GeminiCliRuntime(DialectRuntime):
         self.outcome.fail(self._failure.subtype)
         return self._failure.event
 
-    def piece_of(self, message: Any) -> str | None:
+    def piece_of(self, message: Any) -> Piece:
         try:
             if message["type"] == "message" and message["role"] == "assistant":
                 piece = message["content"]

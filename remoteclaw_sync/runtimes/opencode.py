@@ -30,6 +30,7 @@ from . import opencode_config, opencode_mcp, opencode_stderr
 from . import opencode_errors as reported
 from .base import DEFAULT_TIMEOUT
 from .dialect import DialectRuntime, McpConfigMode, Message, check_mcp_config, integer, items, mapping, number, text
+from .interpreter import Piece
 from .opencode_config import CONFIG_VARIABLE, PERMISSION_VARIABLE
 from .opencode_store import SessionStore
 from .resources import RunResources
@@ -207,7 +208,7 @@ class OpenCodeCliRuntime(DialectRuntime):
         survived, self._doubtful_error = self._doubtful_error, None
         return None if survived is None else AgentErrorEvent(reported.message_of(survived), errors.CLI_WARNING)
 
-    def piece_of(self, message: Any) -> str | None:
+    def piece_of(self, message: Any) -> Piece:
         """A new part of the session that the last one was of, and of no summary."""
         try:
             if message["type"] != "text" or message["sessionID"] != self.outcome.session_id:

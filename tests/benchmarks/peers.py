@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import os
 import statistics
 import subprocess
@@ -93,6 +94,57 @@ def peers(bench: Bench) -> Iterator[Row]:
         yield _import_row(peer)
 
 
+def remoteclaw(bench: Bench) -> Iterator[Row]:
+    """RemoteClaw itself, if REMOTECLAW_BUNDLE names its Claude runtime, bundled as an ES module for Node."""
+    bundle = os.environ.get("REMOTECLAW_BUNDLE")
+    if not bundle:
+        print("REMOTECLAW_BUNDLE is not set: RemoteClaw (Node) is left out", file=sys.stderr)
+        return
+    stream = str(bench.stream("claude", bench.lines))
+    cli = _as_named(bench, "claude")
+    runtime = fake_runtime("claude", [cli])
+    with parser("json"), _environment(FAKE_STREAM=stream, PATH=f"{Path(cli).parent}:{os.environ['PATH']}"):
+        with _Node(bundle) as node:
+            for _ in range(2):  # Its compiler has to warm up.
+                node.run(bench.lines)
+            measured = []
+            for index in range(bench.pair_count):
+                if index % 2:
+                    measured.append((node.run(bench.lines), sample(lambda: consume(runtime))))
+                else:
+                    ours = sample(lambda: consume(runtime))
+                    measured.append((node.run(bench.lines), ours))
+    speed = ratio([theirs.wall / ours.wall for theirs, ours in measured])
+    cpu = ratio([ours.cpu / theirs.cpu for theirs, ours in measured])
+    yield speed_row("throughput, claude", speed, "x RemoteClaw (Node)", 1.2)
+    yield row("CPU per line, claude", cpu, "x RemoteClaw (Node)")
+
+
+class _Node:
+    """A process that stays, for a run each time it is asked: as in a server."""
+
+    def __init__(self, bundle: str) -> None:
+        script = str(Path(__file__).with_name("remoteclaw.mjs"))
+        program = [os.environ.get("REMOTECLAW_NODE", "node"), script, bundle]
+        self._process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> _Node:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.communicate()
+
+    def run(self, lines: int) -> Sample:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("run\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline() or "null")
+        if answer is None or answer["events"] < lines:
+            raise RuntimeError("RemoteClaw did not take the stream")
+        return Sample(answer["wall"], answer["cpu"])
+
+
 def _side_by_side(bench: Bench, peer: Peer) -> list[tuple[Sample, Sample]]:
     lines = bench.lines // 10
     stream = str(bench.stream(peer.provider, lines))
@@ -101,7 +153,7 @@ def _side_by_side(bench: Bench, peer: Peer) -> list[tuple[Sample, Sample]]:
     with parser("json"), _environment(FAKE_STREAM=stream, PATH=f"{Path(cli).parent}:{os.environ['PATH']}"):
         if peer.run(cli) < lines:
             raise RuntimeError(f"{peer.name} did not take the stream")
-        return pairs(lambda: consume(runtime), lambda: peer.run(cli), 3)
+        return pairs(lambda: consume(runtime), lambda: peer.run(cli), 5)
 
 
 def _import_row(peer: Peer) -> Row:

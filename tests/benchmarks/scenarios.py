@@ -17,8 +17,8 @@ from remoteclaw_sync.ndjson import fast_parser
 
 from .fake import fake_runtime
 from .measure import Sample, cpu_seconds, memory_bytes, pairs, ratio, sample
-from .peers import peers
-from .streams import PROVIDERS, STAMP, write_long_line, write_stream, write_very_long_stream
+from .peers import peers, remoteclaw
+from .streams import AT_WORK, PROVIDERS, STAMP, write_long_line, write_stream, write_very_long_stream
 from .table import Bench, Row, consume, parser, read_by_hand, row, single, speed_row
 
 MEGABYTE = 1024 * 1024
@@ -30,15 +30,17 @@ def against_hand(runtime: CLIRuntimeBase, argv: list[str], count: int) -> list[t
 
 
 def throughput(bench: Bench) -> Iterator[Row]:
-    """Lines as fast as the pipe takes them, each dialect, with the standard parser."""
-    for provider in PROVIDERS:
-        argv = [bench.fake_cli, str(bench.stream(provider, bench.lines))]
+    """Lines as fast as the pipe takes them, each dialect, with the standard parser.
+
+    Floors are for text. Of a working agent's lines most are something else, and mean more.
+    """
+    for stream in (*PROVIDERS, AT_WORK):
         with parser("json"):
-            measured = against_hand(fake_runtime(provider, argv), argv, bench.pair_count)
+            measured = _stream_against_hand(bench, stream, bench.pair_count if stream in PROVIDERS else 3)
         speed = ratio([limit.wall / ours.wall for ours, limit in measured])
         cpu = ratio([ours.cpu / limit.cpu for ours, limit in measured])
-        yield speed_row(f"throughput, {provider}", speed, "x (a)", 1.0, 1.3)
-        yield row(f"CPU per line, {provider}", cpu, "x (a)", 0.9, 0.77)
+        yield speed_row(f"throughput, {stream}", speed, "x (a)", 1.0, 1.3)
+        yield row(f"CPU per line, {stream}", cpu, "x (a)", 0.9 if stream in PROVIDERS else None, 0.77)
 
 
 def throughput_with_orjson(bench: Bench) -> Iterator[Row]:
@@ -46,12 +48,16 @@ def throughput_with_orjson(bench: Bench) -> Iterator[Row]:
     if fast_parser() is None:
         print("orjson is not installed: left out", file=sys.stderr)
         return
-    for provider in PROVIDERS:
-        argv = [bench.fake_cli, str(bench.stream(provider, bench.lines))]
+    for stream in (*PROVIDERS, AT_WORK):
         with parser("orjson"):
-            measured = against_hand(fake_runtime(provider, argv), argv, 3)
+            measured = _stream_against_hand(bench, stream, 3)
         speed = ratio([limit.wall / ours.wall for ours, limit in measured])
-        yield speed_row(f"throughput with orjson, {provider}", speed, "x (a)", 1.7, 2.0)
+        yield speed_row(f"throughput with orjson, {stream}", speed, "x (a)", 1.7 if stream in PROVIDERS else None, 2.0)
+
+
+def _stream_against_hand(bench: Bench, stream: str, count: int) -> list[tuple[Sample, Sample]]:
+    argv = [bench.fake_cli, str(bench.stream(stream, bench.lines))]
+    return against_hand(fake_runtime(stream.partition(" ")[0], argv), argv, count)
 
 
 def growth(bench: Bench) -> Iterator[Row]:
@@ -61,9 +67,9 @@ def growth(bench: Bench) -> Iterator[Row]:
     path = write_very_long_stream(bench.folder / "very-long.ndjson", long)
     many = fake_runtime("claude", [bench.fake_cli, str(path)])
     with parser("json"):
-        measured = [(sample(lambda: consume(many)), _best(lambda: consume(few), 5)) for _ in range(2)]
+        measured = [(sample(lambda: consume(many)), _typical(lambda: consume(few), 9)) for _ in range(2)]
     path.unlink()
-    grown = ratio([(all_.cpu / long) / (some.cpu / short) for all_, some in measured])
+    grown = ratio([(all_.cpu / long) / (some / short) for all_, some in measured])
     yield row(f"CPU per line, {long // short} times the lines", grown, f"x {short:,} lines", 1.3, 1.0)
     for size, lines in ((10_000, 3000), (MEGABYTE, 60)):
         path = write_stream(bench.folder / f"lines-of-{size}.ndjson", "claude", lines, text="x" * size)
@@ -74,8 +80,9 @@ def growth(bench: Bench) -> Iterator[Row]:
         yield row(f"lines of {size // 1000:,} kB: time", time_ratio, "x (a)", 1.8, 1.0)
 
 
-def _best(job: Callable[[], object], count: int) -> Sample:
-    return min((sample(job) for _ in range(count)), key=lambda taken: taken.cpu)
+def _typical(job: Callable[[], object], count: int) -> float:
+    """CPU time. Not the least of several: what the other is measured against once has its share of the noise, too."""
+    return statistics.median([sample(job).cpu for _ in range(count)])
 
 
 def long_line(bench: Bench) -> Iterator[Row]:
@@ -160,7 +167,7 @@ def many_at_once(bench: Bench) -> Iterator[Row]:
 
     with parser("json"):
         measured = pairs(
-            lambda: all_at_once(lambda: consume(runtime)), lambda: all_at_once(lambda: read_by_hand(argv)), 4
+            lambda: all_at_once(lambda: consume(runtime)), lambda: all_at_once(lambda: read_by_hand(argv)), 3
         )
     speed = ratio([limit.wall / ours.wall for ours, limit in measured])
     cpu = ratio([ours.cpu / limit.cpu for ours, limit in measured])
@@ -270,4 +277,5 @@ SCENARIOS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "idle": abort_and_idle,
     "import": import_time,
     "peers": peers,
+    "remoteclaw": remoteclaw,
 }
