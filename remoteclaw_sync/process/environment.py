@@ -21,7 +21,7 @@ def host_environment() -> dict[str, str]:
         return dict(os.environ)
     raw, decoded = _decoded
     if raw != current:
-        raw = dict(current)
-        decoded = dict(os.environ)
+        raw = dict(current)  # First, and then only this: another thread may be changing the original.
+        decoded = {os.fsdecode(name): os.fsdecode(value) for name, value in raw.items()}
         _decoded = (raw, decoded)
     return dict(decoded)
