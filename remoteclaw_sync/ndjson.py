@@ -111,6 +111,11 @@ FAST_INTEGERS_END = 2**63
 JOINED_BYTES = 262_144
 
 
+# Lines that are parsed together. Of so many bytes come fewer objects than start the garbage collector (700), which
+# would find them all alive: with whole chunks it costs 0.1 to 0.2 us a line, more in a host with much in memory.
+PIECE_BYTES = 16_384
+
+
 @functools.cache
 def fast_parser() -> FastParser | None:
     """orjson's `loads`, if it is installed (extra `speed`): half the time of a line.
@@ -124,6 +129,17 @@ def fast_parser() -> FastParser | None:
     except ImportError:
         return None
     return orjson.loads
+
+
+def pieces_of(block: bytes) -> list[bytes]:
+    """The same lines in blocks of a good size for parsing."""
+    pieces = []
+    start = 0
+    while (end := block.find(b"\n", start + PIECE_BYTES)) != -1:
+        pieces.append(block[start:end])
+        start = end + 1
+    pieces.append(block[start:] if start else block)
+    return pieces
 
 
 def parse_block(block: bytes) -> list[Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from remoteclaw_sync import AgentEvent, AgentTextEvent, AgentToolUseEvent, create_cli_runtime
-from remoteclaw_sync.ndjson import FastBlocks, LineFramer, fast_parser, parse_block, parse_line
+from remoteclaw_sync.ndjson import PIECE_BYTES, FastBlocks, LineFramer, fast_parser, parse_block, parse_line, pieces_of
 from remoteclaw_sync.runtimes import dialect
 
 
@@ -181,6 +181,14 @@ def test_a_block_gives_for_each_line_its_value_or_the_line_itself(
             return line
 
     assert parse(block) == [alone(line) for line in block.split(b"\n")]
+
+
+@pytest.mark.parametrize("sizes", [[0], [5], [20_000] * 5, [100] * 1000, [0] * 40_000, [16_383, 16_384, 1, 16_385, 0]])
+def test_a_block_is_cut_between_lines_only(sizes: list[int]) -> None:
+    block = b"\n".join(b"x" * size for size in sizes)
+    pieces = pieces_of(block)
+    assert b"\n".join(pieces) == block
+    assert all(len(piece) <= PIECE_BYTES + max(sizes) for piece in pieces)
 
 
 def test_a_line_is_read_exactly_again_when_its_numbers_matter() -> None:

@@ -6,6 +6,7 @@ chunks, is cut into lines, parsed and mapped, and leaves as events. All state of
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 import attrs
 
 from .. import errors
-from ..ndjson import LineFramer
+from ..ndjson import LineFramer, pieces_of
 from ..process.child import ChildProcess
 from ..process.ending import EndReason
 from ..process.launch import SpawnFailure
@@ -211,8 +212,9 @@ class Conversation:
         self._exit_expected = False
         self._at_end = False
 
-    def next_items(self) -> list[Any] | None:
-        """What the CLI has written next, parsed; None when it is gone or nobody wants to hear more. Blocks."""
+    def next_items(self) -> Iterable[Any] | None:
+        """What the CLI has written next, to be parsed as it is taken; None when it is gone or nobody wants to hear
+        more. Blocks."""
         if self._at_end or self._child.ending.backlog_unwanted:
             return None
         chunk = self._child.next_chunk()
@@ -220,7 +222,7 @@ class Conversation:
         block = self._framer.flush_block() if chunk is None else self._framer.push_block(chunk)
         if self._child.ending.backlog_unwanted:
             return None
-        return [] if block is None else self._parse(block)
+        return () if block is None else itertools.chain.from_iterable(map(self._parse, pieces_of(block)))
 
     def events_of(self, item: Any) -> Sequence[AgentEvent]:
         """What an item means."""
