@@ -34,7 +34,7 @@ def main() -> int:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="remoteclaw-bench-") as name:
         folder = Path(name)
-        lines, pair_count = (40_000, 3) if options.quick else (200_000, 5)
+        lines, pair_count = (40_000, 3) if options.quick else (200_000, 4)
         bench = Bench(folder, build_fake_cli(folder), lines, pair_count)
         for scenario in options.scenario or SCENARIOS:
             for row in SCENARIOS[scenario](bench):
