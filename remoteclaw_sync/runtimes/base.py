@@ -231,7 +231,7 @@ class CLIRuntimeBase(abc.ABC):
                     raise
                 return None
 
-        return Interpreter(lambda block: list(block.split(b"\n")), extract)
+        return Interpreter(lambda block: block.split(b"\n"), extract)
 
     def take_reported_result(self, reported: AgentRunResult) -> None:
         """The CLI's last word, given by a hook as an AgentDoneEvent."""

@@ -73,7 +73,7 @@ EXIT_SUBTYPES = {
 IMAGE_SIGNATURE = re.compile(rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|GIF8[79]a|RIFF....WEBP", re.DOTALL)
 UNFINISHED = "(no result: the turn ended before the call did)"
 BOM = "\ufeff"
-RECENT_TEXTS = 256  # A line that says a text again comes soon, if at all. (All of 200,000 ids cost 0.4 us a line.)
+RECENT_TEXTS = 256  # A line that says a text again comes soon, if at all. (All of 200,000 ids cost 0.2 us a line.)
 
 
 class CodexCliRuntime(DialectRuntime):

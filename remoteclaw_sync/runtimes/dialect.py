@@ -59,7 +59,7 @@ class DialectRuntime(CLIRuntimeBase):
         """A short cut for the many lines that are nothing but a further piece of the answer (a str) or of the model's
         thinking, which counts as told then. None: nothing has been done, and the line's handler has to take it.
 
-        With look-up and handler instead a line takes 0.6 to 3 us more.
+        With look-up and handler instead a line takes 0.6 (Gemini) to 4 us (Codex) more.
         """
         return None
 

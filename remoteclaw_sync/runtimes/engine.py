@@ -105,7 +105,7 @@ def drive(
             while (items := talk.next_items()) is not None:
                 for item in items:
                     # Nearly every line: by the shortest way, and from this very frame. Each generator on the way out
-                    # (`yield from`) costs 0.05 us an event; AgentTextEvent(piece) takes 0.29 us, most of it for being
+                    # (`yield from`) costs 0.02 us an event; AgentTextEvent(piece) takes 0.29 us, most of it for being
                     # frozen, a bare object and its one slot 0.18.
                     piece = piece_of(item)
                     if type(piece) is str:
@@ -232,12 +232,11 @@ class Conversation:
             return (_hook_failure(self._runtime, error),)
         if extracted is None:
             return ()
-        # By class first: isinstance() with a union of six takes 0.4 us.
-        kind = type(extracted)
-        if kind in EVENT_CLASSES or isinstance(extracted, AgentEvent):
+        # The usual list before isinstance(), which takes 0.2 us to find that a list is none of six classes.
+        if type(extracted) is list and len(extracted) == 1 and type(extracted[0]) in EVENT_CLASSES:
+            return extracted
+        if isinstance(extracted, AgentEvent):
             return (extracted,)
-        if kind is list and len(extracted) == 1 and type(extracted[0]) in EVENT_CLASSES:
-            return extracted  # type: ignore[no-any-return]
         return _each_of(self._runtime, extracted)
 
     def note(self, event: AgentEvent) -> AgentEvent | None:

@@ -50,7 +50,7 @@ REJECTED = "rejected permission"  # Nobody could answer: OpenCode ends the turn.
 RULED_OUT = "specified a rule which prevents"  # A rule of the user's config: it goes on.
 INVALID_TOOL = "invalid"
 BOM = "\ufeff"
-RECENT_PARTS = 1_000  # A part is printed again soon, if at all. (All of 200,000 ids cost 0.5 us a line.)
+RECENT_PARTS = 1_000  # A part is printed again soon, if at all. (All of 200,000 ids cost 1 us a line.)
 
 
 class OpenCodeCliRuntime(DialectRuntime):
