@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .errors import AgentRunError, RemoteClawError, UnknownProviderError
+from .errors import AgentRunError, ErrorCode, RemoteClawError, RunSetupError, UnknownProviderError
 from .types import (
     AgentDeliveryResult,
     AgentDoneEvent,
@@ -43,64 +43,66 @@ from .types import (
     AgentUsage,
     BridgeCallbacks,
     ChannelMessage,
+    ErrorSubtype,
     McpMessageTarget,
     McpServerConfig,
     McpSideEffects,
     PermissionDenial,
     ReplyPayload,
+    RunFields,
     event_from_dict,
 )
 
 if TYPE_CHECKING:
     from ._version import __version__ as __version__
-    from .bridge import ChannelBridge as ChannelBridge
-    from .bridge import RetryPolicy as RetryPolicy
-    from .bridge import Route as Route
-    from .classify import classify_error as classify_error
-    from .delivery import split_text as split_text
+    from .chat.bridge import ChannelBridge as ChannelBridge
+    from .chat.bridge import RetryPolicy as RetryPolicy
+    from .chat.bridge import Route as Route
+    from .chat.delivery import split_text as split_text
+    from .chat.sessions import Conversation as Conversation
+    from .chat.sessions import SessionMap as SessionMap
+    from .clis.claude.runtime import ClaudeCliRuntime as ClaudeCliRuntime
+    from .clis.codex.runtime import CodexCliRuntime as CodexCliRuntime
+    from .clis.gemini.runtime import GeminiCliRuntime as GeminiCliRuntime
+    from .clis.opencode.runtime import OpenCodeCliRuntime as OpenCodeCliRuntime
+    from .engine.agent_run import AgentRun as AgentRun
+    from .engine.classify import classify_error as classify_error
     from .factory import SUPPORTED_PROVIDERS as SUPPORTED_PROVIDERS
     from .factory import create_cli_runtime as create_cli_runtime
-    from .gateway.server import Gateway as Gateway
-    from .gateway.side_effects import CronJob as CronJob
-    from .gateway.side_effects import GatewayTools as GatewayTools
-    from .gateway.side_effects import OutgoingMessage as OutgoingMessage
-    from .gateway.tools import tool as tool
-    from .record import Recording as Recording
-    from .replay import ReplayRuntime as ReplayRuntime
-    from .runtimes.agent_run import AgentRun as AgentRun
-    from .runtimes.base import CLIRuntimeBase as CLIRuntimeBase
-    from .runtimes.claude import ClaudeCliRuntime as ClaudeCliRuntime
-    from .runtimes.codex import CodexCliRuntime as CodexCliRuntime
-    from .runtimes.gemini import GeminiCliRuntime as GeminiCliRuntime
-    from .runtimes.opencode import OpenCodeCliRuntime as OpenCodeCliRuntime
-    from .sessions import Conversation as Conversation
-    from .sessions import SessionMap as SessionMap
+    from .recording.recorder import Recording as Recording
+    from .recording.replay import ReplayRuntime as ReplayRuntime
+    from .runtime import CLIRuntimeBase as CLIRuntimeBase
+    from .tool_server.messaging import CronJob as CronJob
+    from .tool_server.messaging import GatewayTools as GatewayTools
+    from .tool_server.messaging import OutgoingMessage as OutgoingMessage
+    from .tool_server.server import Gateway as Gateway
+    from .tool_server.tools import tool as tool
 
 # Imported when first asked for, so that `import remoteclaw_sync` stays cheap.
 _LAZY = {
-    "AgentRun": ".runtimes.agent_run",
-    "CLIRuntimeBase": ".runtimes.base",
-    "ChannelBridge": ".bridge",
-    "ClaudeCliRuntime": ".runtimes.claude",
-    "CodexCliRuntime": ".runtimes.codex",
-    "Conversation": ".sessions",
-    "CronJob": ".gateway.side_effects",
-    "Gateway": ".gateway.server",
-    "GatewayTools": ".gateway.side_effects",
-    "GeminiCliRuntime": ".runtimes.gemini",
-    "OpenCodeCliRuntime": ".runtimes.opencode",
-    "OutgoingMessage": ".gateway.side_effects",
-    "Recording": ".record",
-    "ReplayRuntime": ".replay",
-    "RetryPolicy": ".bridge",
-    "Route": ".bridge",
+    "AgentRun": ".engine.agent_run",
+    "CLIRuntimeBase": ".runtime",
+    "ChannelBridge": ".chat.bridge",
+    "ClaudeCliRuntime": ".clis.claude.runtime",
+    "CodexCliRuntime": ".clis.codex.runtime",
+    "Conversation": ".chat.sessions",
+    "CronJob": ".tool_server.messaging",
+    "Gateway": ".tool_server.server",
+    "GatewayTools": ".tool_server.messaging",
+    "GeminiCliRuntime": ".clis.gemini.runtime",
+    "OpenCodeCliRuntime": ".clis.opencode.runtime",
+    "OutgoingMessage": ".tool_server.messaging",
+    "Recording": ".recording.recorder",
+    "ReplayRuntime": ".recording.replay",
+    "RetryPolicy": ".chat.bridge",
+    "Route": ".chat.bridge",
     "SUPPORTED_PROVIDERS": ".factory",
-    "SessionMap": ".sessions",
+    "SessionMap": ".chat.sessions",
     "__version__": "._version",
-    "classify_error": ".classify",
+    "classify_error": ".engine.classify",
     "create_cli_runtime": ".factory",
-    "split_text": ".delivery",
-    "tool": ".gateway.tools",
+    "split_text": ".chat.delivery",
+    "tool": ".tool_server.tools",
 }
 
 __all__ = [
@@ -126,6 +128,8 @@ __all__ = [
     "CodexCliRuntime",
     "Conversation",
     "CronJob",
+    "ErrorCode",
+    "ErrorSubtype",
     "Gateway",
     "GatewayTools",
     "GeminiCliRuntime",
@@ -141,6 +145,8 @@ __all__ = [
     "ReplyPayload",
     "RetryPolicy",
     "Route",
+    "RunFields",
+    "RunSetupError",
     "SUPPORTED_PROVIDERS",
     "SessionMap",
     "UnknownProviderError",

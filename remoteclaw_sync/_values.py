@@ -6,13 +6,15 @@ Knows nothing of runs or CLIs, so that `types.py` reads as a list of facts.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import attrs
 
 # A field that stays in this process (a threading.Event, a callback) and is left out of to_dict().
 TRANSIENT = {"transient": True}
+ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
 def decoded_by(decode: Callable[[Any], Any]) -> dict[str, Any]:
@@ -21,16 +23,48 @@ def decoded_by(decode: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """The JSON-ready form of one value: values become dicts, tuples lists, paths strings."""
+    """The JSON-ready form of one value: values become dicts, tuples lists, paths strings.
+
+    Without recursion: a tool's input may be nested as deep as a parser can read. Raises ValueError for what contains
+    itself.
+    """
+    made, items = _opened(value)
+    if items is None:
+        return made
+    levels: list[tuple[Any, Iterator[tuple[Any, Any]], int]] = [(made, items, id(value))]
+    around = {id(value)}
+    while levels:
+        target, items, identity = levels[-1]
+        for key, item in items:
+            if type(item) in ATOMS:
+                target[key] = item
+                continue
+            target[key], inner = _opened(item)
+            if inner is not None:
+                if id(item) in around:
+                    raise ValueError("a value that contains itself has no plain form")
+                around.add(id(item))
+                levels.append((target[key], inner, id(item)))
+                break
+        else:
+            levels.pop()
+            around.discard(identity)
+    return made
+
+
+def _opened(value: Any) -> tuple[Any, Iterator[tuple[Any, Any]] | None]:
+    """The plain form, empty if it is a container, and what is to be filled in then."""
+    if type(value) in ATOMS:
+        return value, None
     if isinstance(value, Value):
-        return value.to_dict()
+        return value.to_dict(), None
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {}, iter(value.items())
     if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
+        return [None] * len(value), enumerate(value)
     if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    return value
+        return os.fspath(value), None
+    return value, None
 
 
 @attrs.frozen
@@ -142,6 +176,24 @@ def check_size(name: str, value: object) -> None:
         raise ValueError(f"{name} must be positive, not {value}")
 
 
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """One of a few words."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+
+
+def check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Keywords that exist; the message names the one that does not, and the one that was probably meant."""
+    known = tuple(known)
+    for name in names:
+        if name not in known:
+            import difflib  # Slow to import, and rarely needed.
+
+            similar = difflib.get_close_matches(name, known, n=1)
+            meant = f"did you mean {similar[0]!r}?" if similar else f"known are: {', '.join(known)}"
+            raise TypeError(f"{what} {name!r}; {meant}")
+
+
 def check_flag(name: str, value: object) -> None:
     """True or False; "no" and "false" are true, which is the wrong way round to find out."""
     if not isinstance(value, bool):
@@ -149,7 +201,22 @@ def check_flag(name: str, value: object) -> None:
 
 
 def check_path(name: str, value: object) -> None:
-    """A non-empty str or os.PathLike[str]."""
+    """A non-empty str or os.PathLike[str] that can be a path in this process's locale."""
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name} must be a str or a path, not {type(value).__name__}")
-    check_text(name, os.fspath(value))
+    path = os.fspath(value)
+    check_text(name, _as_utf_8(path))
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        encoding = sys.getfilesystemencoding()
+        message = f"{name}: this Python runs in a locale ({encoding}) that cannot name {path!a}"
+        raise ValueError(f"{message}; set PYTHONUTF8=1, or a UTF-8 locale such as LC_ALL=C.UTF-8") from None
+
+
+def _as_utf_8(path: object) -> object:
+    """The path as the CLIs take it. In an ASCII locale os.getcwd() has surrogates for what is not ASCII in UTF-8."""
+    try:
+        return os.fsencode(path).decode(errors="surrogateescape") if isinstance(path, str) else path
+    except UnicodeEncodeError:
+        return path

@@ -11,31 +11,54 @@ with `done`. Bad arguments raise ValueError or TypeError when the call is made.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final, Literal, TypeAlias
 
 from .types import AgentErrorEvent, AgentRunResult
 
 # --- codes of `error` events -----------------------------------------------------------------------------
-CLI_NOT_FOUND = "CLI_NOT_FOUND"
-CLI_NOT_EXECUTABLE = "CLI_NOT_EXECUTABLE"
-WORKING_DIRECTORY_NOT_FOUND = "WORKING_DIRECTORY_NOT_FOUND"
-SPAWN_FAILED = "SPAWN_FAILED"
-CLI_ERROR = "CLI_ERROR"
-CLI_EXIT_ERROR = "CLI_EXIT_ERROR"
-CLI_INCOMPLETE = "CLI_INCOMPLETE"
-WATCHDOG_TIMEOUT = "WATCHDOG_TIMEOUT"
-DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
-ABORTED = "ABORTED"
-LINE_TOO_LONG = "LINE_TOO_LONG"
-EXTRACT_EVENT_FAILED = "EXTRACT_EVENT_FAILED"
-CLI_WARNING = "CLI_WARNING"
-UNSUPPORTED_OPTION = "UNSUPPORTED_OPTION"
-SESSION_NOT_FOUND = "SESSION_NOT_FOUND"
-MCP_SERVER_FAILED = "MCP_SERVER_FAILED"
-MCP_CONFIG_ERROR = "MCP_CONFIG_ERROR"
-RECORD_FAILED = "RECORD_FAILED"
+CLI_NOT_FOUND: Final = "CLI_NOT_FOUND"
+CLI_NOT_EXECUTABLE: Final = "CLI_NOT_EXECUTABLE"
+WORKING_DIRECTORY_NOT_FOUND: Final = "WORKING_DIRECTORY_NOT_FOUND"
+SPAWN_FAILED: Final = "SPAWN_FAILED"
+CLI_ERROR: Final = "CLI_ERROR"
+CLI_EXIT_ERROR: Final = "CLI_EXIT_ERROR"
+CLI_INCOMPLETE: Final = "CLI_INCOMPLETE"
+WATCHDOG_TIMEOUT: Final = "WATCHDOG_TIMEOUT"
+DEADLINE_EXCEEDED: Final = "DEADLINE_EXCEEDED"
+ABORTED: Final = "ABORTED"
+LINE_TOO_LONG: Final = "LINE_TOO_LONG"
+EXTRACT_EVENT_FAILED: Final = "EXTRACT_EVENT_FAILED"
+CLI_WARNING: Final = "CLI_WARNING"
+UNSUPPORTED_OPTION: Final = "UNSUPPORTED_OPTION"
+SESSION_NOT_FOUND: Final = "SESSION_NOT_FOUND"
+MCP_SERVER_FAILED: Final = "MCP_SERVER_FAILED"
+MCP_CONFIG_ERROR: Final = "MCP_CONFIG_ERROR"
+RECORD_FAILED: Final = "RECORD_FAILED"
+
+# The codes above as a type. A CLI may also report a code of its own, so `AgentErrorEvent.code` is any str.
+ErrorCode: TypeAlias = Literal[
+    "CLI_NOT_FOUND",
+    "CLI_NOT_EXECUTABLE",
+    "WORKING_DIRECTORY_NOT_FOUND",
+    "SPAWN_FAILED",
+    "CLI_ERROR",
+    "CLI_EXIT_ERROR",
+    "CLI_INCOMPLETE",
+    "WATCHDOG_TIMEOUT",
+    "DEADLINE_EXCEEDED",
+    "ABORTED",
+    "LINE_TOO_LONG",
+    "EXTRACT_EVENT_FAILED",
+    "CLI_WARNING",
+    "UNSUPPORTED_OPTION",
+    "SESSION_NOT_FOUND",
+    "MCP_SERVER_FAILED",
+    "MCP_CONFIG_ERROR",
+    "RECORD_FAILED",
+]
 
 # Errors that a run survives: they explain neither a failing exit nor a missing answer.
-SURVIVABLE = frozenset({LINE_TOO_LONG, EXTRACT_EVENT_FAILED, MCP_SERVER_FAILED, CLI_WARNING})
+SURVIVABLE: frozenset[str | None] = frozenset({LINE_TOO_LONG, EXTRACT_EVENT_FAILED, MCP_SERVER_FAILED, CLI_WARNING})
 
 
 class RemoteClawError(Exception):
@@ -45,8 +68,8 @@ class RemoteClawError(Exception):
 class RunSetupError(RemoteClawError):
     """Raised by a hook that prepares a run; the run yields it as an `error` event with `code`, then `done`."""
 
-    def __init__(self, code: str, message: str) -> None:
-        self.code = code
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        self.code: ErrorCode = code
         super().__init__(message)
 
 

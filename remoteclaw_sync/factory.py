@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from .errors import UnknownProviderError
-from .runtimes.base import CLIRuntimeBase
+from .runtime import CliOptions, CLIRuntimeBase
+
+if TYPE_CHECKING:
+    from .clis.claude.runtime import ClaudeCliRuntime
+    from .clis.codex.runtime import CodexCliRuntime, CodexOptions
+    from .clis.gemini.runtime import GeminiCliRuntime, GeminiOptions
+    from .clis.opencode.runtime import OpenCodeCliRuntime, OpenCodeOptions
+    from .demo.runtime import DemoOptions, DemoRuntime
 
 # Imported when asked for: a program that talks to one CLI does not pay for the others.
 RUNTIMES = {
@@ -21,6 +28,18 @@ SUPPORTED_PROVIDERS: tuple[str, ...] = tuple(RUNTIMES)
 DEMO = "demo"  # No CLI to support, but a runtime as any other.
 
 
+@overload
+def create_cli_runtime(provider: Literal["claude"], **options: Unpack[CliOptions]) -> ClaudeCliRuntime: ...
+@overload
+def create_cli_runtime(provider: Literal["gemini"], **options: Unpack[GeminiOptions]) -> GeminiCliRuntime: ...
+@overload
+def create_cli_runtime(provider: Literal["codex"], **options: Unpack[CodexOptions]) -> CodexCliRuntime: ...
+@overload
+def create_cli_runtime(provider: Literal["opencode"], **options: Unpack[OpenCodeOptions]) -> OpenCodeCliRuntime: ...
+@overload
+def create_cli_runtime(provider: Literal["demo"], **options: Unpack[DemoOptions]) -> DemoRuntime: ...
+@overload
+def create_cli_runtime(provider: str, **options: Unpack[CliOptions]) -> CLIRuntimeBase: ...
 def create_cli_runtime(provider: str, **options: Any) -> CLIRuntimeBase:
     """The runtime for a provider; case and surrounding space do not matter, options go to its constructor.
 
@@ -37,7 +56,7 @@ def runtime_class(name: str, asked_for: object = None) -> type[CLIRuntimeBase]:
     if name == DEMO:
         module_name, class_name = ".demo.runtime", "DemoRuntime"
     elif name in RUNTIMES:
-        module_name, class_name = f".runtimes.{RUNTIMES[name][0]}", RUNTIMES[name][1]
+        module_name, class_name = f".clis.{RUNTIMES[name][0]}.runtime", RUNTIMES[name][1]
     else:
         error = UnknownProviderError(name if asked_for is None and name else asked_for, SUPPORTED_PROVIDERS)
         error.add_note(f'"{DEMO}" works without a CLI')

@@ -6,11 +6,12 @@ a process, a thread or a clock.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias, get_args, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias, TypedDict, get_args, runtime_checkable
 
 import attrs
 
@@ -19,6 +20,7 @@ from ._values import (
     Value,
     as_dict,
     as_tuple,
+    check_choice,
     check_env,
     check_flag,
     check_path,
@@ -33,6 +35,27 @@ from ._values import (
 PermissionMode: TypeAlias = Literal["default", "read-only", "accept-edits", "bypass"]
 PromptSyntax: TypeAlias = Literal["text", "cli"]
 
+# Every kind of failure that `AgentRunResult.error_subtype` can name.
+ErrorSubtype: TypeAlias = Literal[
+    "aborted",
+    "auth",
+    "billing",
+    "cli_missing",
+    "config",
+    "context_window",
+    "crash",
+    "incomplete",
+    "max_turns",
+    "network",
+    "overloaded",
+    "permission",
+    "rate_limit",
+    "session_not_found",
+    "timeout",
+    "unknown",
+    "untrusted_directory",
+]
+
 # Tool names are built from server names ("mcp__<server>__<tool>"); the APIs behind the CLIs end near this.
 MAX_MCP_NAME_LENGTH = 128
 
@@ -41,8 +64,9 @@ MAX_MCP_NAME_LENGTH = 128
 
 
 def _show_url(url: str | None) -> str:
-    # Many servers take their key as a query parameter, or as the user's password.
-    return repr(url and re.sub(r"(?<=//)[^/@]*@|[?#].*", "", url))
+    # Many servers take their key as a query parameter, as the user's password, or as part of the path.
+    shown = url and re.sub(r"(?<=//)[^?#]*@|[?#].*", "", url, flags=re.DOTALL)
+    return repr(shown and re.sub(r"(?<=/)(?=[^/]*\d)(?=[^/]*[A-Za-z])[\w~.=-]{16,}(?=/|$)", "...", shown))
 
 
 @attrs.frozen
@@ -99,14 +123,28 @@ def _check_mcp_servers(servers: object) -> None:
             raise TypeError(message)
 
 
-def _is_event(signal: object) -> bool:
+def _check_abort_signal(signal: object) -> None:
     # By its methods, because multiprocessing's will do; the class itself has them too, but is no event.
-    return hasattr(signal, "is_set") and hasattr(signal, "wait") and not isinstance(signal, type)
+    wait = getattr(signal, "wait", None)
+    if wait is None or not hasattr(signal, "is_set") or isinstance(signal, type):
+        raise TypeError(f"abort_signal must be a threading.Event, not {type(signal).__name__}")
+    if not _takes_timeout(wait):
+        kind = f"{type(signal).__module__}.{type(signal).__name__}"
+        message = f"abort_signal must be a threading.Event, not {kind}: a thread cannot wait for that with a time-out"
+        raise TypeError(message)
 
 
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+def _takes_timeout(wait: Callable[..., object]) -> bool:
+    """Whether this is how `threading.Event.wait` is called; asyncio's, trio's and anyio's have to be awaited."""
+    if inspect.iscoroutinefunction(wait):
+        return False
+    try:
+        inspect.signature(wait).bind(1.0)
+    except TypeError:
+        return False
+    except ValueError:
+        pass  # Written in C, and does not tell.
+    return True
 
 
 @attrs.frozen
@@ -157,8 +195,8 @@ class AgentExecuteParams(Value):
             _check_session_id(self.session_id)
         _check_mcp_servers(self.mcp_servers)
         signal = self.abort_signal
-        if signal is not None and not _is_event(signal):
-            raise TypeError(f"abort_signal must be a threading.Event, not {type(signal).__name__}")
+        if signal is not None:
+            _check_abort_signal(signal)
         if self.working_directory is not None:
             check_path("working_directory", self.working_directory)
         check_env("env", self.env, unset_ok=True)
@@ -166,7 +204,7 @@ class AgentExecuteParams(Value):
             check_text("system_prompt", self.system_prompt)
         if self.model is not None:
             check_text("model", self.model)
-        _check_choice("permission_mode", self.permission_mode, get_args(PermissionMode))
+        check_choice("permission_mode", self.permission_mode, get_args(PermissionMode))
         if not isinstance(self.images, tuple):
             raise TypeError(f"images must be a sequence of paths, not {type(self.images).__name__}")
         for index, image in enumerate(self.images):
@@ -174,7 +212,25 @@ class AgentExecuteParams(Value):
         check_strings("extra_args", self.extra_args)
         check_seconds("deadline", self.deadline)
         if self.prompt_syntax is not None:
-            _check_choice("prompt_syntax", self.prompt_syntax, get_args(PromptSyntax))
+            check_choice("prompt_syntax", self.prompt_syntax, get_args(PromptSyntax))
+
+
+class RunFields(TypedDict, total=False):
+    """The keywords of `execute`, `start` and `run`: the fields of `AgentExecuteParams` but for the prompt."""
+
+    session_id: str | None
+    mcp_servers: Mapping[str, McpServerConfig]
+    abort_signal: threading.Event | None
+    working_directory: str | os.PathLike[str] | None
+    env: Mapping[str, str | None]
+    system_prompt: str | None
+    model: str | None
+    permission_mode: PermissionMode
+    images: Iterable[str | os.PathLike[str]]
+    extra_args: Iterable[str]
+    deadline: float | None
+    prompt_syntax: PromptSyntax | None
+    tools: Iterable[Any]
 
 
 # --- what comes out ------------------------------------------------------------------------------------
@@ -234,7 +290,7 @@ class AgentRunResult(Value):
     api_duration_ms: float | None = None
     num_turns: int | None = None
     stop_reason: str | None = None
-    error_subtype: str | None = None
+    error_subtype: ErrorSubtype | None = None
     permission_denials: tuple[PermissionDenial, ...] = attrs.field(
         default=(), converter=as_tuple, metadata=decoded_by(each(PermissionDenial.from_dict))
     )
@@ -388,6 +444,7 @@ class AgentDeliveryResult(Value):
         run: how the run ended.
         mcp: what the agent sent and scheduled by itself.
         error: why there is no (whole) answer, in words; None if all went well.
+        warnings: what went wrong beside the answer, in words: above all that the conversation will not be remembered.
     """
 
     payloads: tuple[ReplyPayload, ...] = attrs.field(
@@ -396,6 +453,7 @@ class AgentDeliveryResult(Value):
     run: AgentRunResult = attrs.field(metadata=decoded_by(AgentRunResult.from_dict))
     mcp: McpSideEffects = attrs.field(factory=McpSideEffects, metadata=decoded_by(McpSideEffects.from_dict))
     error: str | None = None
+    warnings: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
 
 
 @attrs.frozen

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 BLOCK = 1 << 20
+RLIMIT_LOCKS = 10
 
 received = b""  # What came on stdin so far.
 
@@ -120,6 +121,19 @@ def do_fork(steps: list[Any], setsid: bool = False, clear_env: bool = False) -> 
         os.execve(sys.executable, [sys.executable, "-I", "-S", __file__, json.dumps(steps)], {})
     run(steps)
     os._exit(0)
+
+
+def do_own_group() -> None:
+    """Leave the process group, but not the session."""
+    os.setpgid(0, 0)
+
+
+def do_drop_tag() -> None:
+    """Set the limit for file locks, by which the descendants of a run are known."""
+    import resource
+
+    hardest = resource.getrlimit(RLIMIT_LOCKS)[1]
+    resource.setrlimit(RLIMIT_LOCKS, (hardest, hardest))
 
 
 def do_beat(seconds: float, times: int, latin1: str, fd: int = 1) -> None:

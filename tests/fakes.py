@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -124,6 +124,12 @@ def finished(events: Iterable[AgentEvent]) -> tuple[list[AgentEvent], AgentRunRe
     return others, last.result
 
 
+def events_from(runtime: CLIRuntimeBase, *lines: str | Mapping[str, Any]) -> list[AgentEvent]:
+    """What these lines mean to this runtime, read the way its runs read them."""
+    sources = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    return runtime.interpreter().events("\n".join(sources).encode())
+
+
 def codes(events: Iterable[AgentEvent]) -> list[str | None]:
     """The codes of the errors among these events."""
     return [event.code for event in events if isinstance(event, AgentErrorEvent)]
@@ -180,10 +186,20 @@ def alive(pid: int) -> bool:
 
 
 def start_host(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-    """A Python program of a user, in a process of its own. Its stdout is a pipe."""
+    """A Python program of a user, in a process of its own. Its stdout is a pipe. `inside`: a command that starts it."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **options.pop("env", {})}
     return subprocess.Popen(
-        [sys.executable, "-X", "dev", "-W", "ignore", "-c", textwrap.dedent(code), *arguments],
+        [
+            *options.pop("inside", ()),
+            sys.executable,
+            "-X",
+            "dev",
+            "-W",
+            "ignore",
+            "-c",
+            textwrap.dedent(code),
+            *arguments,
+        ],
         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": env, **options},
     )
 

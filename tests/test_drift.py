@@ -183,7 +183,8 @@ def told(events: list[AgentEvent], result: AgentRunResult) -> dict[str, Any]:
         return [event for event in events if isinstance(event, kind)]
 
     return {
-        "text": [event.text for event in of(AgentTextEvent)],
+        # First lines: below that of a /command are numbers of the version's own. Without the blank lines between turns.
+        "text": [line for event in of(AgentTextEvent) if (line := event.text.strip("\n").partition("\n")[0])],
         "thinking": [event.text for event in of(AgentThinkingEvent)],
         "tools": sorted(event.tool_name for event in of(AgentToolUseEvent)),
         "tool errors": sorted(event.is_error for event in of(AgentToolResultEvent)),
@@ -197,10 +198,12 @@ def told(events: list[AgentEvent], result: AgentRunResult) -> dict[str, Any]:
 
 # What a user sees of another version and not of the pinned one, by scenario.
 KNOWN_DIFFERENCES: dict[tuple[str, str], dict[str, Any]] = {
-    ("claude", "2.1.326"): {
-        "refusal": {"text": ["no", "no"], "usage": AgentUsage(20, 10)},  # The model is asked once more.
-        "stream_cut": {"usage": AgentUsage(43, 14)},  # The answer that was cut is counted too.
-        "unknown_slash_command": {"text": ["What?"], "usage": AgentUsage(10, 5)},  # It is a prompt like any other.
+    ("claude", "2.1.197"): {
+        # It ends a shell 5 s after its last word, the pinned one waits for it.
+        "background_shells": {"text": ["Wait.", "Left running.", "Noted."], "usage": AgentUsage(30, 15)},
+        "refusal": {"text": ["no"], "usage": AgentUsage(10, 5)},  # The pinned one asks the model once more.
+        "stream_cut": {"usage": AgentUsage(33, 11)},  # The pinned one counts the answer that was cut, too.
+        "unknown_slash_command": {"text": ["Unknown command: /no-such-command"], "usage": AgentUsage()},
     },
 }
 

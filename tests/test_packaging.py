@@ -17,7 +17,7 @@ from remoteclaw_sync.cli import main
 PROJECT = Path(__file__).parents[1]  # In a copy of the tests, README.md and setup.cfg lie beside them.
 PACKAGE = Path(remoteclaw_sync.__file__).parent
 EXTRAS = {"test", "test-bots", "test-mcp", "test-web", "dev", "speed", "web", "bench"}
-DATA_FILES = {"py.typed", "page.html"}  # Whoever adds one has to add it to package_data, too.
+DATA_FILES = {"py.typed", "page.html", "README.md"}  # Whoever adds one has to add it to package_data, too.
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 def test_every_folder_with_modules_is_a_package_so_that_the_wheel_has_it() -> None:
     folders = {path.parent for path in PACKAGE.rglob("*.py")}
-    assert {folder.name for folder in folders} >= {"process", "runtimes"}
+    assert {folder.name for folder in folders} >= {"process", "claude"}
     assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
 
 

@@ -22,23 +22,33 @@ import pytest
 
 import remoteclaw_sync
 from remoteclaw_sync import AgentEvent, AgentExecuteParams, AgentRunResult, CLIRuntimeBase, errors
-from remoteclaw_sync.classify import ERROR_SUBTYPES, RETRYABLE
+from remoteclaw_sync.engine.classify import RETRYABLE
 from remoteclaw_sync.factory import SUPPORTED_PROVIDERS, runtime_class
 from remoteclaw_sync.testing import FakeAnswer, FakeCli, write_fake_cli
+from remoteclaw_sync.types import ErrorSubtype
 from remoteclaw_sync.versions import TESTED_VERSIONS
 from tests.fakes import PATIENCE
 from tests.readme import terminal_svg
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-SOURCE = Path(remoteclaw_sync.__file__).parents[1]
+PACKAGE = Path(remoteclaw_sync.__file__).parent
+SOURCE = PACKAGE.parent
+PAGES = [
+    ROOT / "README.md",
+    *sorted(PACKAGE.rglob("README.md")),
+    *sorted((ROOT / ".github").glob("*.md")),
+    *sorted((ROOT / "tests").glob("*/README.md")),
+]
+README = PAGES[0].read_text(encoding="utf-8")
+DOCUMENTATION = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+MOST_LINES = 300  # What a newcomer reads in five minutes.
 PROGRAMS = Path(__file__).parent / "readme"
 MCP_SERVER = Path(__file__).parent / "real_clis" / "mcp_server.py"
 
 
 def recipes() -> dict[str, str]:
     """All Python examples, by the name in the comment before each."""
-    return dict(re.findall(r"^<!-- recipe: (\w+) -->\n```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL))
+    return dict(re.findall(r"^<!-- recipe: (\w+) -->\n```python\n(.*?)^```$", DOCUMENTATION, re.MULTILINE | re.DOTALL))
 
 
 def command(name: str) -> str:
@@ -50,7 +60,11 @@ def command(name: str) -> str:
 
 def table(first_heading: str) -> dict[str, list[str]]:
     """The rows of the table with this first heading: first cell (without backticks) to the other cells."""
-    found = re.search(rf"^\| {re.escape(first_heading)} \|.*\n\|[-|]+\n((?:\|.*\n)+)", README, re.MULTILINE)
+    return rows_of(DOCUMENTATION, first_heading)
+
+
+def rows_of(page: str, first_heading: str) -> dict[str, list[str]]:
+    found = re.search(rf"^\| {re.escape(first_heading)} \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
     assert found, first_heading
     rows = [[cell.strip() for cell in row[1:-1].split("|")] for row in found[1].splitlines()]
     assert len({row[0] for row in rows}) == len(rows)
@@ -105,7 +119,7 @@ def shop(tmp_path: Path) -> Shop:
 
 
 def test_every_python_example_is_a_named_recipe_and_every_recipe_is_run_here() -> None:
-    assert README.count("```python\n") == len(recipes())
+    assert DOCUMENTATION.count("```python\n") == len(recipes())
     here = Path(__file__).read_text(encoding="utf-8")
     assert [name for name in recipes() if f'recipes()["{name}"]' not in here] == []
 
@@ -415,16 +429,21 @@ def test_the_picture_shows_what_the_demo_prints_today() -> None:
 
 def test_generated_tables_have_their_places() -> None:
     for name in ("behaviours", "benchmarks"):
-        assert README.count(f"<!-- {name}:begin -->\n") == README.count(f"<!-- {name}:end -->\n") == 1
-        assert README.index(f"<!-- {name}:begin -->") < README.index(f"<!-- {name}:end -->")
+        begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->\n"
+        assert DOCUMENTATION.count(begin) == DOCUMENTATION.count(end) == 1
+        assert DOCUMENTATION.index(begin) < DOCUMENTATION.index(end)
 
 
-def test_links_within_readme_lead_somewhere() -> None:
-    headings = re.findall(
-        r"^#+ (.+)$", re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
-    )
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_links_within_a_page_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     anchors = {re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    assert set(re.findall(r"\]\(#([^)]+)\)", README)) - anchors == set()
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) - anchors == set()
+
+
+def test_readme_takes_a_newcomer_five_minutes() -> None:
+    assert len(README.splitlines()) <= MOST_LINES
 
 
 # --- tables --------------------------------------------------------------------------------------------------
@@ -442,7 +461,7 @@ def test_the_table_says_which_errors_a_run_survives() -> None:
 
 def test_the_table_of_subtypes_is_that_of_the_code() -> None:
     rows = table("error_subtype")
-    assert set(rows) == ERROR_SUBTYPES
+    assert set(rows) == set(get_args(ErrorSubtype))
     assert {name for name, (_, again) in rows.items() if again == "later"} == RETRYABLE
 
 
@@ -475,11 +494,11 @@ def test_the_defaults_in_the_tables_are_those_of_the_code() -> None:
 
 def test_every_option_of_the_base_is_in_readme() -> None:
     for name in set(inspect.signature(CLIRuntimeBase).parameters) - {"command"}:
-        assert f"`{name}`" in README, name
+        assert f"`{name}`" in DOCUMENTATION, name
 
 
 def test_every_name_in_backticks_that_looks_like_ours_exists() -> None:
-    names = set(re.findall(r"`((?:Agent|Mcp|CLI|Claude|Gemini|Codex|OpenCode)[A-Za-z]+)`", README))
+    names = set(re.findall(r"`((?:Agent|Mcp|CLI|Claude|Gemini|Codex|OpenCode)[A-Za-z]+)`", DOCUMENTATION))
     assert "CLIRuntimeBase" in names
     assert names - set(remoteclaw_sync.__all__) == set()
 
@@ -489,21 +508,22 @@ def test_the_tested_versions_are_those_of_the_code() -> None:
         assert version in README
 
 
-def test_the_table_of_the_four_clis_names_their_own_options() -> None:
-    cells = dict(zip(SUPPORTED_PROVIDERS, table("option")["options of its own"], strict=True))
+def test_the_page_of_each_cli_names_its_own_options() -> None:
     shared = {"self", "command", "options", *inspect.signature(CLIRuntimeBase).parameters}
-    for provider, cell in cells.items():
+    for provider in SUPPORTED_PROVIDERS:
+        page = (PACKAGE / "clis" / provider / "README.md").read_text(encoding="utf-8")
+        (cell,) = rows_of(page, "option")["options of its own"]
         own = set(inspect.signature(runtime_class(provider)).parameters) - shared
         # A CLI without a syntax in its prompts takes the option, and does nothing with it.
         assert own - {"prompt_syntax"} == set(re.findall(r"`(\w+)`", cell)) - {"prompt_syntax"}, provider
 
 
 def test_every_row_of_a_table_has_as_many_cells_as_its_heading() -> None:
-    for found in re.findall(r"^\|.*\n\|[-|: ]+\n(?:\|.*\n)+", README, re.MULTILINE):
+    for found in re.findall(r"^\|.*\n\|[-|: ]+\n(?:\|.*\n)+", DOCUMENTATION, re.MULTILINE):
         rows = [len(re.findall(r"(?<!\\)\|", row)) for row in found.splitlines()]
         assert len(set(rows)) == 1, found.splitlines()[rows.index(max(rows))]
 
 
-def test_readme_names_no_machine() -> None:
-    assert not re.search(r"(?<![\w.])/(?:root|home|work|opt)/", README)
-    assert "localhost" not in README
+def test_no_page_names_a_machine() -> None:
+    assert not re.search(r"(?<![\w.])/(?:root|home|work|opt)/", DOCUMENTATION)
+    assert "localhost" not in DOCUMENTATION

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import math
@@ -107,7 +108,7 @@ FULL_VALUES: tuple[Value, ...] = (
     McpMessageTarget("message", "telegram", "acc", "chat"),
     SIDE_EFFECTS,
     ReplyPayload(NASTY, ("https://example.org/a.png",), True),
-    AgentDeliveryResult((ReplyPayload(NASTY), ReplyPayload(is_error=True)), FULL_RESULT, SIDE_EFFECTS, NASTY),
+    AgentDeliveryResult((ReplyPayload(NASTY), ReplyPayload(is_error=True)), FULL_RESULT, SIDE_EFFECTS, NASTY, (NASTY,)),
     ChannelMessage(
         NASTY,
         provider="slack",
@@ -376,6 +377,25 @@ def test_callbacks_are_optional_one_by_one() -> None:
 
 NAN, INFINITY = math.nan, math.inf
 
+
+class AwaitedEvent:
+    """As trio's and anyio's are."""
+
+    def is_set(self) -> bool:
+        return False
+
+    async def wait(self) -> None:
+        pass
+
+
+class EndlessEvent:
+    def is_set(self) -> bool:
+        return False
+
+    def wait(self) -> None:
+        pass
+
+
 REFUSED_PARAMS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("an empty prompt", {"prompt": ""}, ValueError, "prompt must not be empty"),
     ("a blank prompt", {"prompt": " \n\t\u3000"}, ValueError, "prompt must not be empty"),
@@ -420,6 +440,19 @@ REFUSED_PARAMS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         {"abort_signal": threading.Event},
         TypeError,
         "abort_signal must be a threading.Event, not typ",
+    ),
+    (
+        "an asyncio.Event",
+        {"abort_signal": asyncio.Event()},
+        TypeError,
+        "abort_signal must be .* not asyncio.locks.Event",
+    ),
+    ("an Event to await", {"abort_signal": AwaitedEvent()}, TypeError, "abort_signal must be .* not .*AwaitedEvent"),
+    (
+        "an Event without time-out",
+        {"abort_signal": EndlessEvent()},
+        TypeError,
+        "abort_signal must be .* not .*EndlessEvent",
     ),
     ("a Condition", {"abort_signal": threading.Condition()}, TypeError, "abort_signal must be .* not Condition"),
     ("an empty folder name", {"working_directory": ""}, ValueError, "working_directory must not be empty"),
@@ -662,3 +695,45 @@ def test_a_failed_run_shows_its_cause_and_keeps_its_evidence() -> None:
     error = AgentRunError(FULL_RESULT, [AgentErrorEvent("no permission", "CLI_ERROR")])
     assert str(error) == "no permission [permission]"
     assert error.result is FULL_RESULT
+
+
+@pytest.mark.parametrize("depth", [600, 5_000, 100_000])
+def test_an_input_nested_deeper_than_python_recurses_has_a_plain_form(depth: int) -> None:
+    inner: Any = ("bottom",)
+    for _ in range(depth):
+        inner = {"x": (inner,)}
+    data = AgentToolUseEvent("t", "1", {"deep": inner}).to_dict()
+    reached = event_from_dict(data).input["deep"]  # type: ignore[union-attr]
+    for _ in range(depth):
+        reached = reached["x"][0]
+    assert reached == ["bottom"]
+
+
+def test_a_value_that_occurs_twice_is_not_one_that_contains_itself() -> None:
+    shared = {"a": [1]}
+    event = AgentToolUseEvent("t", "1", {"one": shared, "two": [shared, shared]})
+    assert event.to_dict()["input"] == {"one": {"a": [1]}, "two": [{"a": [1]}, {"a": [1]}]}
+
+
+def test_a_value_that_contains_itself_is_refused_in_words() -> None:
+    around: dict[str, Any] = {}
+    around["x"] = [around]
+    with pytest.raises(ValueError, match="contains itself"):
+        AgentToolUseEvent("t", "1", around).to_dict()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://user:sk-0123456789@example.com/mcp",
+        "https://user:p@ss-sk-0123456789@example.com/mcp",
+        "https://user:p/sk-0123456789@example.com/mcp",
+        "https://example.com/mcp?key=sk-0123456789",
+        "https://example.com/mcp#sk-0123456789",
+        "https://example.com/s/sk-0123456789abcdef/mcp",
+    ],
+)
+def test_the_repr_of_a_server_shows_no_key_of_its_url(url: str) -> None:
+    shown = repr(McpServerConfig(url=url))
+    assert "example.com/" in shown
+    assert "0123456789" not in shown

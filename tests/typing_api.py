@@ -171,6 +171,21 @@ def run(runtime: CLIRuntimeBase) -> None:
         assert_type(error.errors, tuple[AgentErrorEvent, ...])
 
 
+def a_misspelt_field_or_option_is_seen_before_the_run(runtime: CLIRuntimeBase) -> None:
+    runtime.run("hi", permision_mode="read-only")  # type: ignore[call-arg]
+    runtime.start("hi", permission_mode="readonly")  # type: ignore[arg-type]
+    runtime.execute("hi", deadline="soon")  # type: ignore[arg-type]
+    create_cli_runtime("claude", timeot=3)  # type: ignore[call-overload]
+    create_cli_runtime("codex", trust_workspace=True)  # type: ignore[call-overload]
+    create_cli_runtime("gemini", timeout="soon")  # type: ignore[call-overload]
+    ClaudeCliRuntime(timeot=3)  # type: ignore[call-arg]
+    CodexCliRuntime(wait_for_network="no")  # type: ignore[arg-type]
+
+
+def the_kind_of_a_failure_is_one_of_a_few_words(result: AgentRunResult) -> bool:
+    return result.error_subtype == "rate-limit"  # type: ignore[comparison-overlap]
+
+
 # --- what goes in --------------------------------------------------------------------------------------------
 
 
@@ -250,7 +265,12 @@ def answer(runtime: AgentRuntime, prompt: str) -> str:
 
 
 def every_runtime_conforms_to_the_protocol(base: CLIRuntimeBase) -> list[AgentRuntime]:
-    assert_type(create_cli_runtime("claude"), CLIRuntimeBase)
+    assert_type(create_cli_runtime("claude"), ClaudeCliRuntime)
+    assert_type(create_cli_runtime("gemini", trust_workspace=False), GeminiCliRuntime)
+    assert_type(create_cli_runtime("codex", wait_for_network=False), CodexCliRuntime)
+    assert_type(create_cli_runtime("opencode", generate_title=True), OpenCodeCliRuntime)
+    provider: str = "claude"
+    assert_type(create_cli_runtime(provider, timeout=10.0), CLIRuntimeBase)
     assert_type(SUPPORTED_PROVIDERS, tuple[str, ...])
     answer(EchoRuntime(), "hi")
     return [

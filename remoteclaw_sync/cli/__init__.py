@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code. Usage errors and --help raise SystemExit, as argparse does."""
     # Here, because a Ctrl-C may come while the rest is still being imported.
     try:
-        from .commands import dispatch
+        from .dispatch import dispatch
 
         code = dispatch(sys.argv[1:] if argv is None else argv)
         if sys.stdout is not None:

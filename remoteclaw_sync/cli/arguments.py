@@ -9,6 +9,7 @@ from typing import get_args
 from .._version import __version__
 from ..factory import DEMO, SUPPORTED_PROVIDERS
 from ..types import PermissionMode
+from .help import TOPICS
 
 PROGRAM = "remoteclaw-sync"
 SHELLS = ("bash", "zsh", "fish")  # For which there is a completion script.
@@ -69,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     demo.set_defaults(provider=DEMO)
     _add_run_options(demo)
 
-    replay = _command(commands, "replay", "replaying", "play a recording made with --record")
+    replay = _command(commands, "replay", "replay", "play a recording made with --record")
     replay.add_argument("file", metavar="FILE", help="the recording")
     replay.add_argument("--speed", type=float, default=None, help="1 keeps the recorded pauses (default: at once)")
     _add_view_options(replay)
@@ -83,6 +84,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     listing = _command(commands, "providers", "providers", "the agent CLIs and where they are")
     listing.add_argument("--json", action="store_true", help="as one JSON object")
+
+    pages = _command(commands, "help", "help", "print a page of the documentation")
+    pages.add_argument("topic", metavar="TOPIC", nargs="?", choices=tuple(TOPICS), help="(default: list them)")
 
     shell = _command(commands, "completion", "completion", "print a completion script for your shell")
     shell.add_argument("shell", choices=SHELLS)
@@ -129,6 +133,7 @@ def _add_serve_options(parser: argparse.ArgumentParser) -> None:
     add("-m", "--model", metavar="NAME", help="a model as the CLI knows it")
     add("--permission-mode", choices=get_args(PermissionMode), default="default", help="(default: the CLI's own)")
     add("--timeout", metavar="SECONDS", type=float, help="end a run after so much silence (default: 300)")
+    add("--max-runs", metavar="N", type=int, default=16, help="how many agents may work at once (default: 16)")
     add("--port", type=int, default=8788, help="(default: 8788; 0 takes a free one)")
     add("--host", metavar="ADDRESS", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
     add("--allow-remote", action="store_true", help="let --host be one that other machines can reach")

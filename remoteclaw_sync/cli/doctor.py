@@ -14,13 +14,13 @@ import attrs
 
 from .._version import __version__
 from ..factory import DEMO, SUPPORTED_PROVIDERS
-from ..versions import TESTED_VERSIONS
+from ..versions import Standing, standing, support_of
 from . import probe
-from .commands import UsageError
+from .dispatch import UsageError
 from .leftovers import Leftover, find_leftovers
-from .probe import Installed
+from .probe import Installed, Program, too_old
 from .run import install_command
-from .terminal import Style, one_line
+from .terminal_text import Style, one_line
 
 
 def command(options: argparse.Namespace) -> int:
@@ -59,7 +59,14 @@ def _report(folder: str, installed: list[Installed], leftovers: list[Leftover]) 
         "platform": sys.platform,
         "ok": any(one.can_run for one in installed),
         "providers": [
-            {**attrs.asdict(one), "tested_version": TESTED_VERSIONS[one.provider], "tested": one.tested}
+            {
+                **attrs.asdict(one),
+                "can_run": one.can_run,
+                "standing": one.standing,
+                "tested_version": one.support.tested,
+                "needed_version": one.support.floor,
+                "tested": one.tested,
+            }
             for one in installed
         ],
         "folder": {"path": folder, "git": probe.is_in_git(folder), "trusted_by": probe.trusted_by(folder)},
@@ -89,13 +96,51 @@ def _print_report(folder: str, installed: list[Installed], leftovers: list[Lefto
 
 def _print_provider(one: Installed, style: Style) -> None:
     if one.path is None:
-        print(f"{one.provider:<10}{style.dim(f'not installed: {install_command(one.provider)}')}")
-        return
-    tested = style.green("tested") if one.tested else style.yellow(f"tested with {TESTED_VERSIONS[one.provider]}")
-    print(f"{one.provider:<10}{one.version or '?'} ({tested}), {one.path}")
-    if one.problem is not None:
-        print(f"          {style.red(one_line(one.problem))}")
-    print(f"          login: {one.login or style.yellow('none found')}")
+        absent = "not on PATH" if one.elsewhere else f"not installed: {install_command(one.provider)}"
+        print(f"{one.provider:<10}{style.dim(absent)}")
+    else:
+        words = _standing(one.provider, one.version, one.problem, style)
+        print(f"{one.provider:<10}{one.version or '?'} ({words}), {one.path}")
+        if one.problem is not None and one.standing is not Standing.TOO_OLD:
+            print(f"          {style.red(one_line(one.problem))}")
+        if one.version is not None and one.provider == "opencode":
+            print(f"          OpenCode {one.version.partition('.')[0]} ({one.support.package} on npm)")
+        print(f"          login: {one.login or style.yellow('none found')}")
+    for other in one.others:
+        print(f"          also on PATH: {_program(one, other, style)}")
+    for other in one.elsewhere:
+        print(f"          not on PATH: {_program(one, other, style)}")
+    if one.elsewhere and not one.can_run:
+        print(f"          put {os.path.dirname(one.elsewhere[0].path)} on PATH, or pass the path as `command`")
+
+
+def _program(one: Installed, other: Program, style: Style) -> str:
+    words = _standing(one.provider, other.version, other.problem, style)
+    used = "; this is the one that runs start" if other.path == one.started else ""
+    return f"{other.path}, {other.version or '?'} ({words}){used}"
+
+
+def _standing(provider: str, version: str | None, problem: str | None, style: Style) -> str:
+    """How a version stands to the tested ones, in words and a colour."""
+    support = support_of(provider, version)
+    match standing(provider, version):
+        case Standing.TOO_OLD:
+            return style.red(too_old(support))
+        case _ if problem is not None:
+            return style.red("cannot run")
+        case Standing.TESTED:
+            return style.green("tested")
+        case Standing.IN_RANGE:
+            return style.green(f"in the tested range, {support.tested_from} to {support.tested}")
+        case Standing.GAPS:
+            return style.yellow(f"too old for {support.gaps}, needs >= {support.floor}")
+        case Standing.OLDER:
+            return style.yellow(f"older than tested, {support.tested_from} to {support.tested}")
+        case Standing.UNTESTED:
+            return style.yellow(f"not tested: {support.package}")
+        case Standing.NEWER:
+            return style.yellow(f"newer than tested, {support.tested}")
+    return style.yellow(f"tested with {support.tested}")
 
 
 def _describe(leftover: Leftover, style: Style) -> str:

@@ -1,19 +1,20 @@
-"""What hosts that died without a word have left: processes, borrowed config files, private files."""
+"""What hosts that died without a word have left: processes, borrowed config files, files and folders of their own."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 
 import attrs
 
-from ..mcp.borrowed import left_behind
-from ..mcp.config_edit import ConfigError
-from ..mcp.private_file import ABANDONED_AFTER_SECONDS, PREFIX, remove_abandoned
-from ..process.identity import host_is_gone
-from ..runtimes.base import MARKER_PREFIX
+from .. import files
+from ..config_files.borrowed import folders_around, left_behind
+from ..config_files.config_edit import ConfigError
+from ..process.host import host_is_gone
+from ..runtime import MARKER_PREFIX
+from ..tool_server.server import folder_for_sockets
+from .server_folder import abandoned_folders, remove_abandoned_folders
 
 NO_SESSION = -1
 
@@ -30,7 +31,12 @@ class Leftover:
 
 def find_leftovers(folder: str, *, repair: bool) -> list[Leftover]:
     """All that can be found from this folder; with `repair`, what came of putting each right."""
-    return [*_processes(repair), *_borrowed_configs(folder, repair), *_private_files(repair)]
+    return [
+        *_processes(repair),
+        *_borrowed_configs(folder, repair),
+        *_temporary_files(folder, repair),
+        *_server_folders(repair),
+    ]
 
 
 # --- processes -----------------------------------------------------------------------------------------------
@@ -44,7 +50,7 @@ def _processes(repair: bool) -> Iterator[Leftover]:
         return
     # There are none to be found where there is no /proc, so this is POSIX.
     for marker in {marker for _, markers in found.values() for marker in markers}:
-        from ..process.posix import end_leftovers
+        from ..process.sweep import end_leftovers
 
         end_leftovers(NO_SESSION, marker)
     left = orphans()
@@ -99,14 +105,14 @@ def _name(pid: int) -> str | None:
 # --- files ---------------------------------------------------------------------------------------------------
 
 
-def borrowed_paths(folder: str) -> list[str]:
-    """The config files that a run may borrow."""
-    return [
-        os.path.join(folder, ".gemini", "settings.json"),
-        os.path.join(folder, ".opencode", "opencode.json"),
-        os.path.join(folder, ".opencode", "opencode.jsonc"),
-        os.path.join(codex_home(), "config.toml"),
-    ]
+def borrowed_paths(folder: str) -> dict[str, str | None]:
+    """The config files that a run may borrow, and the project that each belongs to (None: the user's own)."""
+    return {
+        os.path.join(folder, ".gemini", "settings.json"): folder,
+        os.path.join(folder, ".opencode", "opencode.json"): folder,
+        os.path.join(folder, ".opencode", "opencode.jsonc"): folder,
+        os.path.join(codex_home(), "config.toml"): None,
+    }
 
 
 def codex_home() -> str:
@@ -115,33 +121,23 @@ def codex_home() -> str:
 
 
 def _borrowed_configs(folder: str, repair: bool) -> Iterator[Leftover]:
-    for path in borrowed_paths(folder):
+    for path, project in borrowed_paths(folder).items():
         try:
-            if left_behind(path, repair=repair):
+            if left_behind(path, project, repair=repair):
                 yield Leftover("config", path, repaired=True if repair else None)
         except (ConfigError, OSError) as error:
             yield Leftover("config", path, repaired=False if repair else None, problem=str(error))
 
 
-def _private_files(repair: bool) -> Iterator[Leftover]:
-    for folder in (tempfile.gettempdir(), codex_home()):
-        if repair:
-            for path in remove_abandoned(folder, ""):
-                yield Leftover("file", path, repaired=True)
-        else:
-            yield from (Leftover("file", path) for path in _abandoned(folder))
+def _temporary_files(folder: str, repair: bool) -> Iterator[Leftover]:
+    bases = [tempfile.gettempdir(), folder_for_sockets() or tempfile.gettempdir()]
+    around = [one for path in borrowed_paths(folder) for one in folders_around(path)]
+    for place in dict.fromkeys([*map(os.path.realpath, bases), *around]):
+        for path in files.abandoned(place):
+            yield Leftover("file", path, repaired=files.remove_abandoned(path) if repair else None)
 
 
-def _abandoned(folder: str) -> list[str]:
-    """What `remove_abandoned` would remove."""
-    found = []
-    try:
-        for entry in os.scandir(folder):
-            owner = entry.name.removeprefix(PREFIX).partition("-")[0]
-            if not entry.name.startswith(PREFIX) or not owner.isdigit() or os.path.exists(f"/proc/{owner}"):
-                continue
-            if time.time() - entry.stat().st_mtime > ABANDONED_AFTER_SECONDS:
-                found.append(entry.path)
-    except OSError:
-        pass
-    return found
+def _server_folders(repair: bool) -> Iterator[Leftover]:
+    found = abandoned_folders()
+    removed = remove_abandoned_folders() if repair else []
+    yield from (Leftover("file", path, repaired=path in removed if repair else None) for path in found)

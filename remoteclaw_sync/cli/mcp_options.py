@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..types import McpServerConfig
-from .commands import UsageError
+from .dispatch import UsageError
 
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 

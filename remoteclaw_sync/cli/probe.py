@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import tomllib
 from typing import Any
 
 import attrs
 
+from ..engine.startup import missing_program
 from ..process.child import ChildProcess
-from ..process.identity import host_identity
+from ..process.host import host_identity
 from ..process.launch import Launch
-from ..runtimes.base import MARKER_PREFIX
-from ..versions import TESTED_VERSIONS, VERSION, installed_version
+from ..process.program import defect_of, programs_on_path
+from ..runtime import MARKER_PREFIX
+from ..versions import VERSION, Standing, Support, found_elsewhere, installation, standing, support_of
 from .leftovers import codex_home
+from .terminal_text import one_line
 
 PROBE_SECONDS = 15.0  # `gemini --version` takes 2-5 s.
 MAX_ANSWER = 64 * 1024
+QUOTED_WORDS = 500  # Characters of what it says instead.
 
 # Variables of which one is enough to log in. (Codex's `exec` ignores OPENAI_API_KEY.)
 KEY_VARIABLES = {
@@ -37,36 +40,102 @@ KEY_VARIABLES = {
 
 
 @attrs.frozen(kw_only=True)
+class Program:
+    """One file that goes by the name of a CLI."""
+
+    path: str
+    version: str | None = None
+    package: str | None = None
+    problem: str | None = None
+    skipped: bool = False  # A run passes over it, and starts the next one on PATH.
+
+
+@attrs.frozen(kw_only=True)
 class Installed:
-    """One CLI as it is found here."""
+    """One CLI as it is found here: `path` is the first on PATH, `others` are those behind it."""
 
     provider: str
     path: str | None = None
     version: str | None = None
+    package: str | None = None
     login: str | None = None
     problem: str | None = None
+    others: tuple[Program, ...] = ()
+    elsewhere: tuple[Program, ...] = ()  # Not on PATH. Looked for only if nothing there can run.
+    started: str | None = None  # The one that a run starts.
 
     @property
     def can_run(self) -> bool:
-        """Whether there is a program that answers."""
-        return self.path is not None and self.problem is None
+        """Whether a run starts a program that answers."""
+        if self.started is None:
+            return False
+        if self.started == self.path:
+            return self.problem is None
+        return any(other.path == self.started and other.problem is None for other in self.others)
+
+    @property
+    def standing(self) -> Standing:
+        """How its version stands to the tested ones."""
+        return standing(self.provider, self.version)
+
+    @property
+    def support(self) -> Support:
+        """What works on the versions that this one belongs to."""
+        return support_of(self.provider, self.version)
 
     @property
     def tested(self) -> bool:
         """Whether this is the version that this package is tested against."""
-        return self.version == TESTED_VERSIONS[self.provider]
+        return self.standing is Standing.TESTED
 
 
 def probe(provider: str) -> Installed:
     """Look at one CLI. It is started (with --version) only if its files do not tell the version."""
-    path = shutil.which(provider)
-    if path is None:
-        return Installed(provider=provider)
-    version = installed_version(provider, path)
-    problem = None
-    if version is None:
+    search_path = os.environ.get("PATH", os.defpath)
+    programs = [_look_at(provider, path, search_path) for path in programs_on_path(provider, search_path)]
+    started = next((program for program in programs if not program.skipped), None)
+    elsewhere: list[Program] = []
+    if started is None or started.problem is not None:
+        known = {os.path.realpath(program.path) for program in programs}
+        places = [path for path in found_elsewhere(provider, os.environ) if os.path.realpath(path) not in known]
+        elsewhere = [_look_at(provider, path, search_path) for path in places]
+    if not programs:
+        return Installed(provider=provider, elsewhere=tuple(elsewhere))
+    first, *others = programs
+    return Installed(
+        provider=provider,
+        path=first.path,
+        version=first.version,
+        package=first.package,
+        login=login_of(provider),
+        problem=first.problem,
+        others=tuple(others),
+        elsewhere=tuple(elsewhere),
+        started=started.path if started else None,
+    )
+
+
+def _look_at(provider: str, path: str, search_path: str) -> Program:
+    defect = defect_of(path, search_path)
+    installed = installation(provider, path)
+    version, package = (installed.version, installed.package) if installed else (None, None)
+    problem = None if defect is None else f"{path} {defect.message}"
+    if version is None and defect is None:
         version, problem = ask_version(path)
-    return Installed(provider=provider, path=path, version=version, login=login_of(provider), problem=problem)
+    if problem is None and standing(provider, version) is Standing.TOO_OLD:
+        problem = too_old(support_of(provider, version))
+    return Program(
+        path=path,
+        version=version,
+        package=package,
+        problem=problem,
+        skipped=defect is not None and defect.skipped,
+    )
+
+
+def too_old(support: Support) -> str:
+    """In words, that a version cannot be used."""
+    return f"too old, needs >= {support.floor}"
 
 
 def ask_version(path: str) -> tuple[str | None, str | None]:
@@ -96,8 +165,13 @@ def ask_version(path: str) -> tuple[str | None, str | None]:
     if child.failure is not None:
         return None, child.failure.message
     found = VERSION.search(answer.decode(errors="replace"))
+    missing = missing_program(path, child.exit_code, child.diagnostics)
+    if missing is not None:
+        return None, missing.message
     if found is None or child.exit_code != 0:
-        return None, f"`{path} --version` gave no version (exit code {child.exit_code})"
+        words = one_line(child.diagnostics)[:QUOTED_WORDS]
+        said = f": {words}" if words else ""
+        return None, f"`{path} --version` gave no version (exit code {child.exit_code}){said}"
     return found.group(), None
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from ..factory import DEMO, SUPPORTED_PROVIDERS, create_cli_runtime, runtime_class
 from ..types import AgentExecuteParams
-from .commands import UsageError
+from ..versions import found_elsewhere
+from .dispatch import UsageError
 from .mcp_options import mcp_servers
-from .presenting import FAILED, present
+from .show import FAILED, present
 from .views import JsonView, TextView
 
 DEMO_PROMPT = "Show me what you can do."
@@ -47,6 +48,8 @@ def _detect() -> str | None:
     lines = ["remoteclaw-sync: no agent CLI was found on PATH. Install one of these:"]
     lines += [f"  {provider:<9} {install_command(provider)}" for provider in SUPPORTED_PROVIDERS]
     lines.append(f"or try the built-in agent, which needs none of them: {_program()} {DEMO}")
+    there = [found_elsewhere(provider, os.environ) for provider in SUPPORTED_PROVIDERS]
+    lines += [f"There is {places[0]}: put its folder on PATH to use it." for places in there if places]
     print("\n".join(lines), file=sys.stderr)
     return None
 
@@ -56,9 +59,15 @@ def install_command(provider: str) -> str:
     return (runtime_class(provider).install_hint or "").removeprefix("install it with: ")
 
 
+def absence(provider: str) -> str:
+    """What to say of a provider's CLI that is not on PATH."""
+    places = found_elsewhere(provider, os.environ)
+    return f"not on PATH: {places[0]}" if places else f"not installed: {install_command(provider)}"
+
+
 def _prompt(options: argparse.Namespace) -> str:
     if options.prompt is not None and options.prompt != "-":
-        return str(options.prompt)
+        return _as_typed(options.prompt)
     if options.prompt is None and options.command == DEMO:
         return DEMO_PROMPT  # Without a look at stdin, which in a script may be a pipe that nobody closes.
     if sys.stdin is None or (options.prompt is None and sys.stdin.isatty()):
@@ -67,6 +76,11 @@ def _prompt(options: argparse.Namespace) -> str:
     if not prompt.strip():
         raise UsageError("no prompt: there was nothing on stdin")
     return prompt
+
+
+def _as_typed(argument: str) -> str:
+    """Text from the command line. In an ASCII locale Python takes the bytes of an `é` for none it knows."""
+    return os.fsencode(argument).decode("utf-8", "replace")
 
 
 def _runtime_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -80,7 +94,7 @@ def _params(options: argparse.Namespace, prompt: str) -> AgentExecuteParams:
         session_id=options.resume,
         mcp_servers=mcp_servers(options.mcp, options.mcp_file),
         working_directory=options.cwd,
-        system_prompt=options.system_prompt,
+        system_prompt=None if options.system_prompt is None else _as_typed(options.system_prompt),
         model=options.model,
         permission_mode=options.permission_mode,
         images=tuple(options.image),

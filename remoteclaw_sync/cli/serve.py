@@ -7,22 +7,25 @@ import importlib
 import ipaddress
 import logging
 import os
-import secrets
 import shutil
 import signal
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from ..engine.agent_run import AgentRun
 from ..factory import DEMO, SUPPORTED_PROVIDERS, create_cli_runtime
-from ..runtimes.agent_run import AgentRun
 from ..types import AgentExecuteParams
-from ..web.chat import Chat
-from ..web.runs import Runs
-from .commands import UsageError
+from ..web.detached import Runs
+from ..web.door import Door
+from ..web.page import MAX_BODY, Chat
+from .dispatch import UsageError
+from .server_folder import folder_of_this_server
+from .strangers import create_server
+
+logger = logging.getLogger(__name__)
 
 THREADS = 64  # Each visitor who listens to a run holds one.
 A_DAY = 24 * 3600.0  # For which ended runs can be reloaded; all go when the server stops.
@@ -32,7 +35,7 @@ def command(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C; returns the exit code."""
     host = checked_host(options.host, options.allow_remote)
     try:
-        waitress = importlib.import_module("waitress")
+        importlib.import_module("waitress")
     except ImportError:
         raise UsageError("serve needs waitress: pip install 'remoteclaw_sync[web]'") from None
     providers = usable_providers()
@@ -42,51 +45,69 @@ def command(options: argparse.Namespace) -> int:
         raise UsageError(f"--provider must be one that is installed ({names}), not {default!r}")
     if options.cwd is not None and not os.path.isdir(options.cwd):
         raise UsageError(f"--cwd: there is no folder {options.cwd}")
-    with runs_of_this_server() as runs:
-        serve(waitress, options, host, providers, default, runs)
+    if options.max_runs < 1:
+        raise UsageError("--max-runs must be 1 or more")
+    with ended_by_signals() as ending, runs_of_this_server(options.max_runs) as runs:
+        ending.runs = runs
+        serve(options, host, providers, default, runs)
     return 0
 
 
-def serve(
-    waitress: Any, options: argparse.Namespace, host: str, providers: dict[str, bool], default: str, runs: Runs
-) -> None:
+def serve(options: argparse.Namespace, host: str, providers: dict[str, bool], default: str, runs: Runs) -> None:
     """Listen, say where, and answer until interrupted."""
-    token = secrets.token_urlsafe(24)
     late = LateApplication()
     try:
-        server = waitress.create_server(late, host=host, port=options.port, threads=THREADS, ident=None)
+        server = create_server(late, late.admits, host=host, port=options.port, threads=THREADS, max_body=MAX_BODY)
     except OSError as error:
         raise UsageError(f"cannot listen on {host}:{options.port}: {error.strerror}") from None
     port = server.effective_port
+    shown = f"[{host}]" if ":" in host else host
+    # In the fragment, which is not sent; the page exchanges it for a session.
+    address = f"http://{shown}:{port}/#token="
+    door = Door(lambda link: tell(f"That link is used up. The next one, for another tab or browser: {address}{link}"))
     # Not before now: with --port 0 the kernel has just chosen it.
     late.application = Chat(
-        token=token,
-        cookie=f"remoteclaw-sync-{port}",
+        door=door,
         hosts=None if options.allow_remote else own_names(host, port),
         providers=providers,
         default=default,
         start=Starter(options),
         runs=runs,
     )
-    shown = f"[{host}]" if ":" in host else host
-    print(f"Open http://{shown}:{port}/?token={token}", flush=True)
-    print("Whoever has this address can run agents as you. Ctrl-C stops the server.", file=sys.stderr, flush=True)
+    print(f"Open {address}{door.link}", flush=True)
+    print(
+        "The link works once; the next one is printed here. Whoever has it can run agents as you. "
+        "Ctrl-C stops the server.",
+        file=sys.stderr,
+        flush=True,
+    )
     logging.getLogger("waitress").setLevel(logging.ERROR)
     try:
-        with ended_by_signals(runs):
-            server.run()
+        server.run()
     finally:
         runs.abort_all()
         server.close()
 
 
+def tell(text: str) -> None:
+    """Print it. The terminal may be gone by now; whoever has just been let in need not care."""
+    try:
+        print(text, flush=True)
+    except (OSError, ValueError):
+        logger.warning("the next link cannot be printed: stdout is closed")
+
+
 class LateApplication:
     """A WSGI application that is known only when the server has its port."""
 
-    application: Any = None
+    application: Chat | None = None
 
     def __call__(self, environ: Any, start_response: Any) -> Any:
+        assert self.application is not None
         return self.application(environ, start_response)
+
+    def admits(self, headers: Mapping[str, str]) -> bool:
+        return self.application is not None and self.application.admits(dict(headers))
 
 
 class Starter:
@@ -136,26 +157,45 @@ def usable_providers() -> dict[str, bool]:
 
 
 @contextmanager
-def runs_of_this_server() -> Iterator[Runs]:
+def runs_of_this_server(max_runs: int) -> Iterator[Runs]:
     """A registry in a folder that goes with the server."""
-    with tempfile.TemporaryDirectory(prefix="remoteclaw-sync-serve-", ignore_cleanup_errors=True) as folder:
-        yield Runs(folder, retention=A_DAY)
+    with folder_of_this_server() as folder:
+        yield Runs(os.path.join(folder, "runs"), retention=A_DAY, max_live=max_runs)
+
+
+class Ending:
+    """What a signal has to end."""
+
+    runs: Runs | None = None
+    begun = False
 
 
 @contextmanager
-def ended_by_signals(runs: Runs) -> Iterator[None]:
-    """Ctrl-C, or a service manager's SIGTERM: the runs end first, because waitress waits for those who listen."""
+def ended_by_signals() -> Iterator[Ending]:
+    """Ctrl-C, a service manager's SIGTERM, a terminal that is closed (SIGHUP): the server ends, and cleans up.
+
+    The runs end first, because waitress waits for those who listen. A second signal changes nothing: a closed terminal
+    sends two, and the end is bounded.
+    """
+    ending = Ending()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield ending
         return
 
     def interrupt(number: int, frame: object) -> None:
-        threading.Thread(target=runs.abort_all, name="remoteclaw-stop").start()
+        if ending.begun:
+            return
+        ending.begun = True
+        if ending.runs is not None:
+            threading.Thread(target=ending.runs.abort_all, name="remoteclaw-stop").start()
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # One that is ignored stays so: that is how `nohup` says that the terminal's end is not ours.
+    heeded = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in heeded}
     try:
-        yield
+        yield ending
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

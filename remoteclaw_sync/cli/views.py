@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sys
 from typing import Any, Protocol
 
+from .._json import dump
 from ..errors import ABORTED, SURVIVABLE
 from ..types import (
     AgentDoneEvent,
@@ -18,8 +17,8 @@ from ..types import (
     AgentToolResultEvent,
     AgentToolUseEvent,
 )
-from .screen import Progress, Screen
-from .terminal import clean, one_line, shorten
+from .status_line import Progress, Screen
+from .terminal_text import clean, one_line, shorten
 
 # Where tools keep what a person wants to see of their input, in the order of interest.
 TELLING_INPUTS = ("command", "cmd", "file_path", "path", "pattern", "query", "url", "description", "prompt")
@@ -49,22 +48,6 @@ class JsonView:
 
     def close(self) -> None:
         """Nothing is pending."""
-
-
-def dump(value: Any) -> str:
-    """JSON as the standard has it: a number that it cannot write (a tool's NaN) becomes null."""
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(value), ensure_ascii=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list) else value
 
 
 class TextView:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
-from ..runtimes.claude import ClaudeCliRuntime
-from ..types import AgentExecuteParams
+from ..clis.claude.runtime import ClaudeCliRuntime
+from ..runtime import DEFAULT_TIMEOUT, CliOptions, RuntimeOptions
+from ..types import AgentExecuteParams, PromptSyntax
 from .agent import PACE_VARIABLE
 
 AGENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "agent.py")
+
+
+class DemoOptions(CliOptions, total=False):
+    """Keywords of the constructor."""
+
+    pace: float | None
 
 
 class DemoRuntime(ClaudeCliRuntime):
@@ -30,11 +37,15 @@ class DemoRuntime(ClaudeCliRuntime):
         command: str | os.PathLike[str] | Sequence[str] | None = None,
         *,
         pace: float | None = None,
-        **options: Any,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        prompt_syntax: PromptSyntax = "text",
+        **options: Unpack[RuntimeOptions],
     ) -> None:
         self.pace = pace
         # Isolated: neither the user's site-packages nor a module of the working directory gets in.
-        super().__init__(command or (sys.executable, "-I", "-S", AGENT), **options)
+        super().__init__(
+            command or (sys.executable, "-I", "-S", AGENT), timeout=timeout, prompt_syntax=prompt_syntax, **options
+        )
 
     def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
         env = super().build_env(params)

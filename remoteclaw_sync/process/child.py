@@ -1,16 +1,14 @@
 """One CLI process, from before its birth to after its end.
 
-A supervisor thread owns the child: it spawns it (in a thread, because Ctrl-C interrupts the main one anywhere),
-reads its events stream, writes its stdin, ends its tree and reaps it. A second thread reads the other stream, and
-a Timer looks at the clocks. The consumer only takes chunks from the queue, so whether and when it does so
-cannot hold up anything.
+A supervisor thread owns the child: it makes what the child needs and spawns it (in a thread, because Ctrl-C interrupts
+the main one anywhere), reads its two streams, writes its stdin, ends its tree, reaps it and cleans up. A Timer looks at
+the clocks. The consumer only takes the chunks that have come, so whether and when it does so cannot hold up anything.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import queue
 import sys
 import threading
 import time
@@ -19,14 +17,16 @@ from collections.abc import Callable
 from typing import Protocol
 
 from .. import errors
-from . import registry
-from .abort import AbortListener
+from . import live_children as registry
+from .abort_listener import AbortListener
+from .clocks import Watchdog
 from .ending import EndLatch, EndReason
-from .launch import Launch, Sink, SpawnError, SpawnFailure
-from .watchdog import Watchdog
+from .greenlets import may_wait
+from .launch import Launch, Loan, Observer, Ready, Setup, Sink, SpawnError, SpawnFailure
+from .life import LifeSigns
 
 if sys.platform == "win32":
-    from .portable import PortableBackend as PlatformBackend
+    from .fallback import PortableBackend as PlatformBackend
 else:
     from .posix import PosixBackend as PlatformBackend
 
@@ -38,14 +38,14 @@ CLOSE_PATIENCE = TERM_GRACE + KILL_PATIENCE + 3.0  # How long close() waits for 
 LINGER_LIMIT = 5  # So many linger times at the most for a CLI that chatters on after its last word.
 # CPython does not notice a signal (Ctrl-C) that comes just before the main thread waits for a lock until it has it.
 SIGNAL_PATIENCE = 0.1
+# Nor does an exception that is raised into another thread (Dramatiq's time limit) arrive while that waits for a lock.
+EXCEPTION_PATIENCE = 1.0
 FOREVER = float("inf")
 LONGEST_SLEEP = 86_400.0  # poll() takes no more than 24 days.
 GUARD_DELAY = 0.003  # A guard process costs a millisecond of CPU: a run that is over sooner goes without.
 WATCHDOG_DELAY = 0.25  # A timer is a thread: likewise, unless a clock runs out sooner.
 TAIL_BYTES = 65_536  # How much of the diagnostics stream is kept.
-# In what the consumer has not read yet, these mean that a tool may be running. The quotes matter: every line of
-# Claude's has a "parent_tool_use_id".
-TOOL_CALL_HINTS = (b'"tool_use"', b'"tool_call"', b'"item.started"')
+LONGEST_WORD = 64  # Bytes: what tells a tool call may be cut by the end of a chunk.
 
 
 class Backend(Protocol):
@@ -70,6 +70,25 @@ class Backend(Protocol):
 NewBackend = Callable[[Launch, Sink, Sink], Backend]  # The sinks are for the events and for the diagnostics stream.
 
 
+class Unborn:
+    """Stands for the backend until there is a Launch to make one from."""
+
+    pid: int | None = None
+    exited = False
+    events_ended = False
+
+    def spawn(self) -> None: ...
+    def start_guard(self) -> None: ...
+    def wake(self) -> None: ...
+    def wait(self, timeout: float | None) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+    def finish(self, *, drain: bool) -> int | None: ...
+    def forget_after_fork(self) -> None: ...
+
+
 class Tail:
     """The last bytes of a stream of any length."""
 
@@ -77,6 +96,7 @@ class Tail:
         self._limit = limit
         self._chunks: deque[bytes] = deque()
         self._size = 0
+        self._cut = False
 
     def push(self, chunk: bytes) -> None:
         """Add what came."""
@@ -84,22 +104,33 @@ class Tail:
         self._size += len(chunk)
         while self._size - len(self._chunks[0]) >= self._limit:
             self._size -= len(self._chunks.popleft())
+            self._cut = True
 
     def text(self) -> str:
-        """What is left of it, bad bytes replaced."""
-        return b"".join(self._chunks)[-self._limit :].decode(errors="replace")
+        """What is left of it, bad bytes replaced; from the first whole line on, if there is one: half a line may begin
+        in the middle of a secret, which nobody would recognise."""
+        data = b"".join(self._chunks)
+        if len(data) > self._limit or self._cut:
+            data = data[-self._limit :]
+            data = data.partition(b"\n")[2] or data
+        return data.decode(errors="replace")
 
 
 class ChildProcess:
     """A child and its supervisor. `start`, `next_chunk` and `tools_outstanding` are the consumer's; the rest
     may be called from any thread."""
 
-    def __init__(self, launch: Launch, backend: NewBackend = PlatformBackend) -> None:
-        self._launch = launch
-        self._loans = launch.loans
-        self._observer = launch.observer
-        self._backend = backend(launch, self._on_events, self._on_diagnostics)
-        self._queue: queue.Queue[bytes | None] = queue.Queue()  # Unbounded: bounded in bytes by _pending().
+    def __init__(self, setup: Setup | Launch, backend: NewBackend = PlatformBackend) -> None:
+        self._setup: Setup = Ready(setup) if isinstance(setup, Launch) else setup
+        self._new_backend = backend
+        self._backend: Backend = Unborn()
+        self._launch: Launch  # From `prepare` on, and so before the first chunk.
+        self._loans: tuple[Loan, ...] = ()
+        self._observer: Observer | None = None
+        # What has come and waits for the consumer; None is the end. Bounded in bytes by _pending(). Not a Queue: an
+        # exception that hits the consumer inside one could leave its lock locked, and the supervisor would wait for it.
+        self._chunks: deque[bytes | None] = deque()
+        self._arrived = _locked()  # Released when something has come; released already, it tells nothing new.
         self._bytes_in = 0  # Written by the supervisor alone.
         self._bytes_out = 0  # Written by the consumer alone.
         self._bytes_at_end: int | None = None
@@ -114,6 +145,8 @@ class ChildProcess:
         self._started_at = self._last_life = time.monotonic()
         self._exit_expected_at: float | None = None
         self._last_word_at: float | None = None
+        self._life_in_events = LifeSigns(0)  # With the bounds of the launch from `prepare` on.
+        self._life_in_diagnostics = LifeSigns(0)  # No long lines come here, but progress bars do.
         self._next_look_at = FOREVER  # When the supervisor looks around without being woken.
         self._watchdog = Watchdog(self._look_at_clocks)
         self.tools_outstanding = False
@@ -125,9 +158,9 @@ class ChildProcess:
     def start(self) -> None:
         """Begin. Does not block; what goes wrong is `failure` once `next_chunk` has said None."""
         thread = threading.Thread(target=self._supervise, name="remoteclaw-supervisor", daemon=True)
+        self._thread = thread  # First: without it close() has nothing to do.
         registry.add(self)
-        self._thread = thread
-        signal = self._launch.abort_signal
+        signal = self._setup.abort_signal
         try:
             if signal is not None:
                 self._listener = AbortListener(signal, self._on_abort)
@@ -153,13 +186,18 @@ class ChildProcess:
         return chunk
 
     def _take(self) -> bytes | None:
-        if threading.current_thread() is not threading.main_thread():
-            return self._queue.get()
-        while True:
-            try:
-                return self._queue.get(timeout=SIGNAL_PATIENCE)
-            except queue.Empty:
-                pass
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        patience = SIGNAL_PATIENCE if in_main_thread else EXCEPTION_PATIENCE
+        while not self._chunks:
+            self._arrived.acquire(timeout=patience)
+        return self._chunks.popleft()
+
+    def _hand_over(self, chunk: bytes | None) -> None:
+        self._chunks.append(chunk)
+        try:
+            self._arrived.release()
+        except RuntimeError:
+            pass  # It was released before, and the consumer has not been here since.
 
     @property
     def heard_in_time(self) -> bool:
@@ -173,7 +211,7 @@ class ChildProcess:
         """
         if not expected:
             self._last_word_at = self._exit_expected_at = None
-        elif self._queue.empty():
+        elif not self._chunks:
             now = time.monotonic()
             if self._last_word_at is None:
                 self._last_word_at = now
@@ -197,7 +235,7 @@ class ChildProcess:
 
     def request_end(self, reason: EndReason) -> None:
         """Have the child's tree ended for this reason, unless there is another already. Does not block."""
-        if os.getpid() == self._owner:
+        if self._is_ours():
             if self.ending.reason is None:
                 self._bytes_at_end = self._bytes_in
             self.ending.claim(reason)
@@ -209,14 +247,14 @@ class ChildProcess:
 
     def close(self) -> None:
         """End the child's tree and wait until it is gone. Bounded, and does nothing a second time."""
-        if os.getpid() != self._owner or self._thread is None:
+        if not self._is_ours() or self._thread is None:
             return
         self.request_close()
         if self._listener is not None:
             self._listener.detach()
         if self._thread.ident is None:
             registry.discard(self)  # Ctrl-C came before the thread; should it start yet, it finds this end.
-        elif threading.current_thread() is not self._thread:
+        elif threading.current_thread() is not self._thread and may_wait():
             # (The GC may close a forgotten run in any thread, also in one of its own.)
             self._finished.wait(CLOSE_PATIENCE)
             self._thread.join(1.0)
@@ -226,37 +264,60 @@ class ChildProcess:
 
     def forget_after_fork(self) -> None:
         """In a forked copy of the host, where nobody would ever fill the queue: here the run is over."""
-        self._queue = queue.Queue()
-        self._queue.put(None)
+        self._chunks, self._arrived = deque([None]), _locked()
         self.ending = EndLatch()
         self.ending.claim(EndReason.CLOSED)
         self._backend.forget_after_fork()
-        for loan in self._loans:
-            loan.forget_after_fork()
+        self._setup.forget_after_fork()
 
     # --- the supervisor thread ------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
         try:
-            self._spawn_and_look_after()
+            if self._prepare():
+                self._spawn_and_look_after()
         except SpawnError as error:
             self.failure = error.failure
         except Exception as error:  # noqa: BLE001 - whatever it is, the consumer must hear of it and the child end
             logger.exception("supervising child %s failed", self.pid)
             self.failure = SpawnFailure(errors.SPAWN_FAILED, f"supervising the CLI failed: {error!r}")
-            if self.pid is not None:
+            if self.pid is not None and self._is_ours():
                 self._backend.kill()
         finally:
-            try:
-                self._clean_up()
-            finally:
-                registry.discard(self)
-                self._finished.set()
-                # Last: when the consumer has it, this thread is as good as gone, and close() need not wait for it.
-                self._queue.put(None)
+            if self._is_ours():
+                self._wind_up()
+
+    def _is_ours(self) -> bool:
+        """False in a forked copy of the host, where threads are gone, but gevent's greenlets go on."""
+        return os.getpid() == self._owner
+
+    def _wind_up(self) -> None:
+        try:
+            self._clean_up()
+        finally:
+            registry.discard(self)
+            self._finished.set()
+            # Last: when the consumer has it, this thread is as good as gone, and close() need not wait for it.
+            self._hand_over(None)
+
+    def _prepare(self) -> bool:
+        """Whether there is now a child to spawn."""
+        launch = None if self._must_end() else self._setup.prepare(self.ending)
+        if launch is None:
+            return False
+        self._launch = launch
+        self._loans = launch.loans
+        self._observer = launch.observer
+        self._life_in_events = LifeSigns(launch.max_line_bytes, launch.is_life)
+        self._started_at = time.monotonic()
+        # Last: a request to end that found no backend to wake has been noted, and is looked for next.
+        self._backend = self._new_backend(launch, self._on_events, self._on_diagnostics)
+        return True
 
     def _clean_up(self) -> None:
         self._watchdog.cancel()
+        if self._listener is not None:
+            self._listener.detach()  # Here too: the consumer may have been interrupted before it came to that.
         try:
             self.exit_code = self._backend.finish(drain=not self.ending.backlog_unwanted)
         except Exception:
@@ -265,6 +326,7 @@ class ChildProcess:
         if self._observer is not None:
             reason = self.ending.reason or EndReason.EXITED
             self._observer.ended(reason, self.exit_code, self.diagnostics, self.failure)
+        self._setup.clean_up()
 
     def _spawn_and_look_after(self) -> None:
         if self._must_end():
@@ -329,26 +391,18 @@ class ChildProcess:
             self._backend.resume_reading()
 
     def _on_events(self, chunk: bytes) -> None:
-        if self._is_life(chunk):
+        if self._life_in_events.are_in(chunk):
             self._last_life = time.monotonic()
         self._exit_expected_at = None  # The consumer says so again if that was not the beginning of another turn.
         self._bytes_in += len(chunk)
-        self._queue.put(chunk)
         if self._observer is not None:
-            self._observer.said(chunk)
+            self._observer.said(chunk)  # First: what the consumer has heard is on record if the host dies of it.
+        self._hand_over(chunk)
         # Here and not in the consumer, which may not come back for a long time.
         for loan in self._loans:
             if loan.is_over(chunk):
                 self._give_back()
                 break
-
-    def _is_life(self, chunk: bytes) -> bool:
-        is_life = self._launch.is_life
-        try:
-            return is_life is None or is_life(chunk)
-        except Exception as error:  # noqa: BLE001 - a hook's mistake must not end the thread that reads
-            logger.warning("is_life raised %s", type(error).__name__)
-            return True
 
     def _give_back(self) -> None:
         loans, self._loans = self._loans, ()
@@ -356,7 +410,8 @@ class ChildProcess:
             loan.give_back()
 
     def _on_diagnostics(self, chunk: bytes) -> None:
-        self._last_life = time.monotonic()
+        if self._life_in_diagnostics.are_in(chunk):
+            self._last_life = time.monotonic()
         self._tail.push(chunk)
 
     def _pending(self) -> int:
@@ -365,7 +420,7 @@ class ChildProcess:
     def _end_without_child(self, failure: SpawnFailure) -> None:
         self.failure = failure
         registry.discard(self)
-        self._queue.put(None)
+        self._hand_over(None)
         self._finished.set()
 
     # --- the timer's thread ---------------------------------------------------------------------------------
@@ -404,6 +459,23 @@ class ChildProcess:
     def _tool_call_unread(self) -> bool:
         """Whether a consumer that lags behind may have a tool call still to read. Looked at only when a clock
         runs out, so it may take its time."""
-        with self._queue.mutex:
-            chunks = [chunk for chunk in self._queue.queue if chunk]
-        return any(hint in chunk for chunk in (self._chunk_in_hand, *chunks) for hint in TOOL_CALL_HINTS)
+        before = b""
+        for chunk in (self._chunk_in_hand, *self._chunks):
+            if chunk and self._may_run_tool(before + chunk):
+                return True
+            before = chunk[-LONGEST_WORD:] if chunk else b""
+        return False
+
+    def _may_run_tool(self, output: bytes) -> bool:
+        may_run_tool = self._launch.may_run_tool
+        try:
+            return may_run_tool is not None and may_run_tool(output)
+        except Exception as error:  # noqa: BLE001 - a hook's mistake must not end the thread that looks at the clocks
+            logger.warning("may_run_tool raised %s", type(error).__name__)
+            return True
+
+
+def _locked() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 import attrs
 
-from .ending import EndReason
+from .ending import EndLatch, EndReason
 
 StreamName = Literal["stdout", "stderr"]
 Sink = Callable[[bytes], None]  # Takes what a stream gave, in the thread that read it.
@@ -52,11 +52,54 @@ class Launch:
     deadline: float | None
     linger: float
     max_pending_bytes: int
-    # Says whether a chunk is a sign of life; None: every chunk is.
+    max_line_bytes: int = 1 << 26
+    # Says whether these whole lines of the events stream are a sign of life; None: every line is.
     is_life: Callable[[bytes], bool] | None = None
+    # Says whether a tool may be running when this was the last that was heard; None: it may not.
+    may_run_tool: Callable[[bytes], bool] | None = None
     abort_signal: threading.Event | None = None
     loans: tuple[Loan, ...] = ()
     observer: Observer | None = None
+
+
+class Setup(Protocol):
+    """Makes what a child needs before its start and takes it away after its end, both in the supervisor's thread:
+    Ctrl-C, and whatever else is raised into the consumer's, cannot come between a thing and its clean-up there."""
+
+    @property
+    def abort_signal(self) -> threading.Event | None:
+        """What the caller sets to have the run ended, from before there is a Launch."""
+
+    def prepare(self, ending: EndLatch) -> Launch | None:
+        """What to start; None if `ending` has a reason not to. Raises SpawnError."""
+
+    def clean_up(self) -> None:
+        """Take away what was made, whether or not all of it was. Does not raise."""
+
+    def forget_after_fork(self) -> None:
+        """In a forked copy of the host: it is the original's to take away."""
+
+
+@attrs.frozen
+class Ready:
+    """The setup of a child that needs nothing made."""
+
+    launch: Launch
+
+    @property
+    def abort_signal(self) -> threading.Event | None:
+        return self.launch.abort_signal
+
+    def prepare(self, ending: EndLatch) -> Launch:
+        return self.launch
+
+    def clean_up(self) -> None:
+        """There is nothing to take away."""
+
+    def forget_after_fork(self) -> None:
+        """Loans apart, there is nothing to forget."""
+        for loan in self.launch.loans:
+            loan.forget_after_fork()
 
 
 @attrs.frozen

@@ -1,4 +1,4 @@
-"""Everything that only POSIX has: pipes that can be polled, process groups, the sweep of /proc.
+"""Everything that only POSIX has: pipes that can be polled, process groups, the guard process.
 
 One `PosixBackend` belongs to one supervisor thread (see child.py), which is the only one to call it; `wake()`
 alone may come from anywhere.
@@ -14,28 +14,27 @@ import select
 import signal
 import subprocess
 import threading
-import time
-from collections.abc import Iterable
+from typing import Any
 
-from .launch import Launch, Sink
-from .spawning import explain_spawn_failure
+from .. import errors
+from .greenlets import check_host, new_poll, popen, threads_are_greenlets
+from .launch import Launch, Sink, SpawnError
+from .live_children import spawning
+from .native import native, native_arguments, native_environment
+from .spawn_errors import explain_spawn_failure
+from .sweep import CAN_SWEEP, KILL_SECONDS, Grip, end_leftovers, stat_of, wait_until_gone
+from .tag import new_tag, tagging, take_tag_off
 
 logger = logging.getLogger(__name__)
 
 READ_SIZE = 65_536  # What a pipe gives at most by default; larger buffers cost more to allocate than they save.
 PIPE_SIZE = 1_048_576  # The largest an ordinary user may ask for. CLIs exit without flushing a full pipe.
-GONE_SECONDS = 0.2  # How long a leftover may take to act on SIGTERM before SIGKILL.
-KILL_SECONDS = 1.0  # How long the kernel may take to end what was sent SIGKILL, or a thread of ours to notice.
-SHORT_RUN_SECONDS = 0.1
-SHORT_RUN_NUMBERS = 500  # A run that saw more processes born than this was not a short one.
-SWEEP_ROUNDS = 5  # A leftover may fork while it is looked for.
-CAN_SWEEP = os.path.exists("/proc/self/environ") and hasattr(os, "pidfd_open")
 GUARD_SHELL = "/bin/sh"
 
 # Its stdin is a pipe that only the host holds and nobody writes to: at its end the host is dead.
-# $1 is the session (and group) of the child, $2 the marker variable; survivors are found as find_leftovers() does.
+# $1 is the session (and group) of the child, $2 the marker variable, $3 the tag; survivors are known as in sweep.py.
 GUARD_SCRIPT = """
-session=$1 marker=$2
+session=$1 marker=$2 tag=$3
 read -r _
 kill -s TERM -- "-$session" 2>/dev/null
 sleep 2
@@ -43,7 +42,8 @@ kill -s KILL -- "-$session" 2>/dev/null
 for folder in /proc/[0-9]*; do
   { read -r status < "$folder/stat"; } 2>/dev/null || continue
   set -- ${status##*) }
-  if [ "$4" = "$session" ] || grep -qa "$marker=" "$folder/environ" 2>/dev/null; then
+  if [ "$4" = "$session" ] || grep -qs "^Max file locks  *$tag " "$folder/limits" ||
+    grep -qsa "$marker=" "$folder/environ"; then
     kill -s KILL "${folder#/proc/}" 2>/dev/null
   fi
 done
@@ -58,17 +58,17 @@ class PosixBackend:
         self._events = events
         self._diagnostics = diagnostics
         self._fds: set[int] = set()
-        self._poll = select.poll()
+        self._poll = new_poll()
         self._stdin_left = memoryview(launch.stdin)
         self._stdin = self._events_fd = self._diagnostics_fd = self._pidfd = -1
         self._reading = False
-        self._diagnostics_thread: threading.Thread | None = None
+        self._tag = new_tag()
         self._guard: subprocess.Popen[bytes] | None = None
         self._guard_in = -1
         self._wake_lock = threading.RLock()  # Re-entered when the GC closes a run inside wake().
         self._wake_in = self._wake_out = -1
         self._process: subprocess.Popen[bytes] | None = None
-        self._spawned_at = 0.0
+        self._forgotten = False
         self.pid: int | None = None
         self.exited = False
         self.events_ended = False
@@ -77,6 +77,10 @@ class PosixBackend:
 
     def spawn(self) -> None:
         """Start the child. Raises SpawnError, in which case nothing is left open."""
+        try:
+            check_host()  # Once more: the first event may be asked for in another thread than the run was made in.
+        except RuntimeError as error:
+            raise SpawnError(errors.SPAWN_FAILED, str(error)) from error
         try:
             self._open_and_spawn()
         except (OSError, ValueError) as error:  # ValueError: NUL or a surrogate in an argument.
@@ -87,17 +91,19 @@ class PosixBackend:
         stdin_out, stdin_in = self._pipe(enlarge=len(self._launch.stdin) > READ_SIZE)
         stdout_out, stdout_in = self._pipe(enlarge=True)
         stderr_out, stderr_in = self._pipe()
-        self._process = subprocess.Popen(
-            self._launch.argv,
-            stdin=stdin_out,
-            stdout=stdout_in,
-            stderr=stderr_in,
-            cwd=self._launch.cwd,
-            env=self._launch.env,
-            start_new_session=True,
-        )
-        self.pid = self._process.pid
-        self._spawned_at = time.monotonic()
+        plain_popen: Any = popen()
+        with spawning():
+            process: subprocess.Popen[bytes] = tagging(plain_popen)(
+                native_arguments(self._launch.argv),
+                tag=self._tag,
+                stdin=stdin_out,
+                stdout=stdout_in,
+                stderr=stderr_in,
+                cwd=native(self._launch.cwd),
+                env=native_environment(self._launch.env),
+                start_new_session=True,
+            )
+        self._process, self.pid = process, process.pid
         for fd in (stdin_out, stdout_in, stderr_in):
             self._close(fd)
         self._stdin = stdin_in
@@ -139,12 +145,12 @@ class PosixBackend:
     def _wait_for_exit(self) -> None:
         """Where there are no pidfds: a thread that ends with the child, leaving it to be reaped later."""
         assert self.pid is not None
+        assert self._process is not None
         try:
-            if hasattr(os, "waitid"):
-                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-            else:
-                assert self._process is not None
+            if threads_are_greenlets() or not hasattr(os, "waitid"):
                 self._process.wait()
+            else:
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
             pass
         self.exited = True
@@ -156,15 +162,18 @@ class PosixBackend:
             return
         try:
             guard_out, self._guard_in = self._pipe()
-            self._guard = subprocess.Popen(
-                [GUARD_SHELL, "-c", GUARD_SCRIPT, "remoteclaw-guard", str(self.pid), self._launch.marker],
-                stdin=guard_out,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={"PATH": os.environ.get("PATH", os.defpath)},
-                cwd="/",
-                start_new_session=True,
-            )
+            marks = (str(self.pid), self._launch.marker, str(self._tag))
+            with spawning():
+                self._guard = popen()(
+                    [GUARD_SHELL, "-c", GUARD_SCRIPT, "remoteclaw-guard", *marks],
+                    stdin=guard_out,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env={"PATH": os.environ.get("PATH", os.defpath)},
+                    cwd="/",
+                    start_new_session=True,
+                )
+            take_tag_off(self._guard.pid)
             self._close(guard_out)
         except (OSError, RuntimeError) as error:  # RuntimeError: the interpreter is shutting down.
             logger.warning("no guard process for child %s: %s", self.pid, error)
@@ -182,7 +191,11 @@ class PosixBackend:
 
     def wait(self, timeout: float | None) -> None:
         """Sleep until something happens, and move whatever bytes can be moved."""
-        for fd, event in self._poll.poll(None if timeout is None else timeout * 1000):
+        ready = self._poll.poll(None if timeout is None else timeout * 1000)
+        if self._forgotten:
+            self.exited = True
+            return
+        for fd, _ in ready:
             if fd == self._events_fd:
                 self._read_events()
             elif fd == self._pidfd:
@@ -190,7 +203,7 @@ class PosixBackend:
             elif fd == self._stdin:
                 self._write_stdin()
             elif fd == self._diagnostics_fd:
-                self._start_reading_diagnostics(event)
+                self._read_diagnostics()
             else:
                 os.read(fd, 4096)
 
@@ -234,26 +247,12 @@ class PosixBackend:
         self._close(self._stdin)
         self._stdin = -1
 
-    def _start_reading_diagnostics(self, event: int) -> None:
-        """When the first of it comes: a thread costs 0.5 ms, and most runs of some CLIs have nothing to say there."""
-        self._poll.unregister(self._diagnostics_fd)
-        if event & select.POLLHUP:
-            return  # Nobody writes there any more: what there is can stay in the pipe until finish().
-        thread = threading.Thread(target=self._read_diagnostics, name=f"remoteclaw-diagnostics-{self.pid}", daemon=True)
-        thread.start()
-        self._diagnostics_thread = thread
-
     def _read_diagnostics(self) -> None:
-        poll = select.poll()
-        poll.register(self._diagnostics_fd, select.POLLIN)
-        poll.register(self._wake_out, 0)  # Wake-ups are not for us; the hang-up when it is closed is.
-        while not any(fd == self._wake_out for fd, _ in poll.poll()):
-            chunk = _read(self._diagnostics_fd)
-            if chunk:
-                self._diagnostics(chunk)
-            elif chunk is not None:
-                return
-        _drain(self._diagnostics_fd, self._diagnostics)
+        chunk = _read(self._diagnostics_fd)
+        if chunk:
+            self._diagnostics(chunk)
+        elif chunk is not None:
+            self._poll.unregister(self._diagnostics_fd)
 
     # --- the end ------------------------------------------------------------------------------------------
 
@@ -283,34 +282,40 @@ class PosixBackend:
             self._release()
             return None
         self._dismiss_guard()
-        if not self.exited and self._pidfd != -1:  # Killed a moment ago, or cannot be.
-            _wait_until_gone([self._pidfd], KILL_SECONDS)
+        if not self.exited:  # Killed a moment ago, or cannot be.
+            self._wait_for_end()
         self._end_leftovers()
         if drain and not self.events_ended:
             _drain(self._events_fd, self._events)
-        if self._diagnostics_thread is None:
-            _drain(self._diagnostics_fd, self._diagnostics)
+        _drain(self._diagnostics_fd, self._diagnostics)
         exit_code = self._reap()
         self._reap_guard()
         self._release()
         return exit_code
 
+    def _wait_for_end(self) -> None:
+        assert self.pid is not None
+        stat = stat_of(self.pid)
+        if stat is not None:
+            grip = Grip(self.pid, stat.started)
+            wait_until_gone([grip], KILL_SECONDS)
+            grip.close()
+
     def _end_leftovers(self) -> None:
         assert self.pid is not None
         if CAN_SWEEP:
             try:
-                end_leftovers(self.pid, self._launch.marker, thorough=not self._was_short())
+                end_leftovers(self.pid, self._launch.marker, self._tag)
                 return
             except OSError as error:  # Out of file descriptors: the group needs none.
                 logger.warning("cannot look for what child %s left behind: %s", self.pid, error)
         self.kill()
 
-    def _was_short(self) -> bool:
-        return time.monotonic() - self._spawned_at < SHORT_RUN_SECONDS
-
     def _reap(self) -> int | None:
         assert self._process is not None
         assert self.pid is not None
+        if threads_are_greenlets():
+            return self._ask_gevent_for_exit_code()
         if self._process.returncode is not None:  # _wait_for_exit() had to reap it.
             return self._process.returncode
         # Popen.wait() would call a child that somebody else has reaped a success.
@@ -325,6 +330,15 @@ class PosixBackend:
         self._process.returncode = os.waitstatus_to_exitcode(status)
         return self._process.returncode
 
+    def _ask_gevent_for_exit_code(self) -> int | None:
+        # Its event loop has reaped the child, or is about to.
+        assert self._process is not None
+        try:
+            return self._process.wait(timeout=KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.error("child %s does not end, not even by SIGKILL", self.pid)
+            return None
+
     def _dismiss_guard(self) -> None:
         # Killed rather than told: it is dead by the time that the rest of the clean-up is done.
         if self._guard is not None:
@@ -337,11 +351,7 @@ class PosixBackend:
     def _release(self) -> None:
         with self._wake_lock:
             wake_in, self._wake_in = self._wake_in, -1
-        self._close(wake_in)  # Ends the diagnostics thread after its last read.
-        if self._diagnostics_thread is not None:
-            self._diagnostics_thread.join(timeout=KILL_SECONDS)
-            if self._diagnostics_thread.is_alive():
-                self._fds -= {self._diagnostics_fd, self._wake_out}  # Still being read: not ours to close.
+        self._close(wake_in)
         for fd in tuple(self._fds):
             self._close(fd)
 
@@ -352,6 +362,8 @@ class PosixBackend:
 
     def forget_after_fork(self) -> None:
         """In a forked copy of the host: let go of the pipes, so that the original's end is still noticed."""
+        self._forgotten = True  # For a supervisor that is a greenlet: it goes on in the copy.
+        self._wake_in = -1
         for fd in tuple(self._fds):
             self._close(fd)
 
@@ -385,103 +397,3 @@ def _write(fd: int, data: bytes | memoryview) -> int:
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def find_leftovers(session: int, marker: str, *, thorough: bool = True) -> list[int]:
-    """Living processes of that session, or with that variable in their environment.
-
-    Both, because each misses some: the CLIs start shell tools in sessions of their own, and Codex starts MCP
-    servers without our environment. Not thorough (after a short run): only the process numbers that were handed out
-    since the session's are looked at, which takes 0.02 ms instead of 0.5 ms among 90 processes.
-    """
-    needle = f"{marker}=".encode()
-    spared = (os.getpid(), session)
-    pids = (None if thorough else _numbers_since(session)) or _all_numbers()
-    return [pid for pid in pids if pid not in spared and _is_leftover(pid, session, needle)]
-
-
-def _all_numbers() -> Iterable[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
-
-
-def _numbers_since(pid: int) -> Iterable[int] | None:
-    """The process numbers handed out after that one; None if they have begun anew or are too many."""
-    try:
-        newest = int(_content("/proc/loadavg").split()[-1])
-    except (OSError, ValueError, IndexError):
-        return None
-    return range(pid, newest + 1) if 0 <= newest - pid <= SHORT_RUN_NUMBERS else None
-
-
-def _is_leftover(pid: int, session: int, needle: bytes) -> bool:
-    try:
-        return (os.getsid(pid) == session or needle in _content(f"/proc/{pid}/environ")) and not _is_zombie(pid)
-    except OSError:
-        return False  # Gone meanwhile, or another user's.
-
-
-def _content(path: str) -> bytes:
-    """What is in a file of /proc."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        parts = []
-        while part := os.read(fd, READ_SIZE):
-            parts.append(part)
-        return b"".join(parts)
-    finally:
-        os.close(fd)
-
-
-def _is_zombie(pid: int) -> bool:
-    return _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] in (b"Z", b"X")
-
-
-def end_leftovers(session: int, marker: str, *, thorough: bool = True) -> None:
-    """SIGTERM, a moment to act on it, SIGKILL, until a look around finds nothing more."""
-    for _ in range(SWEEP_ROUNDS):
-        pids = find_leftovers(session, marker, thorough=thorough)
-        if not pids:
-            return
-        logger.info("ending %d processes that child %s left behind", len(pids), session)
-        pidfds = [fd for pid in pids if (fd := _pin(pid, session, marker)) is not None]
-        try:
-            _signal_all(pidfds, signal.SIGTERM)
-            _signal_all(pidfds, signal.SIGCONT)
-            _wait_until_gone(pidfds, GONE_SECONDS)
-            _signal_all(pidfds, signal.SIGKILL)
-            _wait_until_gone(pidfds, KILL_SECONDS)
-        finally:
-            for fd in pidfds:
-                os.close(fd)
-
-
-def _pin(pid: int, session: int, marker: str) -> int | None:
-    """A pidfd of that leftover: unlike its number it cannot pass to another process."""
-    try:
-        fd = os.pidfd_open(pid)
-    except OSError:
-        return None
-    if _is_leftover(pid, session, f"{marker}=".encode()):
-        return fd
-    os.close(fd)
-    return None
-
-
-def _signal_all(pidfds: list[int], number: signal.Signals) -> None:
-    for fd in pidfds:
-        try:
-            signal.pidfd_send_signal(fd, number)
-        except (ProcessLookupError, PermissionError):
-            pass
-
-
-def _wait_until_gone(pidfds: list[int], seconds: float) -> None:
-    poll = select.poll()
-    for fd in pidfds:
-        poll.register(fd, select.POLLIN)
-    deadline = time.monotonic() + seconds
-    left = len(pidfds)
-    while left and (remaining := deadline - time.monotonic()) > 0:
-        for fd, _ in poll.poll(remaining * 1000):
-            poll.unregister(fd)
-            left -= 1

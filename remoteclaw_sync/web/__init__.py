@@ -11,15 +11,16 @@ Knows no web framework; `flask_stream()` and `django_stream()` import theirs whe
 
 from __future__ import annotations
 
+from .detached import RunHandle, Runs, TooManyRunsError, runs
 from .frameworks import django_stream, flask_stream
 from .journal import UnknownRunError
-from .runs import RunHandle, Runs, runs
-from .stream import EventStream, ndjson, sse
+from .streams import EventStream, ndjson, sse
 
 __all__ = [
     "EventStream",
     "RunHandle",
     "Runs",
+    "TooManyRunsError",
     "UnknownRunError",
     "django_stream",
     "flask_stream",

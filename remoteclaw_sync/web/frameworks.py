@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from .encoding import STREAM_HEADERS
-from .stream import EventStream, RunOrEvents, ndjson, sse
+from .sse import STREAM_HEADERS
+from .streams import EventStream, RunOrEvents, ndjson, sse
 
 RUN_ID_HEADER = "X-Run-ID"
 

@@ -7,7 +7,6 @@ file for as long as it lives: the kernel gives it up for a worker that is killed
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import stat
@@ -15,7 +14,7 @@ import time
 from collections.abc import Iterator
 
 from ..errors import RemoteClawError
-from .pump import Item
+from .background import Item
 
 KEPT = ".run"  # A detached run's events.
 UNKEPT = ".live"  # A visitor's own run, for as long as it lives: nothing is in it.
@@ -23,6 +22,8 @@ ABORT = ".abort"
 NEW = ".new"
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 READ_SIZE = 1 << 20
+# Of a line that we have written. Not parsed as JSON: an event may be nested deeper than the parser can follow.
+KIND = re.compile(rb'\{"type":"(\w+)"')
 
 
 class UnknownRunError(RemoteClawError, LookupError):
@@ -37,7 +38,10 @@ class RunFolder:
 
     def prepare(self) -> None:
         """Make sure that it exists and is nobody else's. Raises PermissionError if it is."""
-        os.makedirs(self.path, 0o700, exist_ok=True)
+        try:
+            os.makedirs(self.path, 0o700, exist_ok=True)
+        except FileExistsError:
+            pass  # Something else of that name, which the next lines refuse.
         found = os.lstat(self.path)
         # In a world-writable /tmp anybody can be there first, and would read along or plant an answer.
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
@@ -175,7 +179,8 @@ class JournalReader:
 
 
 def _kind(line: bytes) -> str:
-    return str(json.loads(line)["type"])
+    found = KIND.match(line)
+    return "" if found is None else found[1].decode()
 
 
 def _is_locked(fd: int) -> bool:

@@ -16,7 +16,7 @@ from .fake import build_fake_cli
 from .scenarios import SCENARIOS
 from .table import Bench, Row
 
-README = Path(__file__).parents[2] / "README.md"
+README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- benchmarks:begin -->", "<!-- benchmarks:end -->"
 
 

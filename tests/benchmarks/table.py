@@ -10,8 +10,9 @@ from pathlib import Path
 
 import attrs
 
-from remoteclaw_sync import AgentDoneEvent, CLIRuntimeBase, ndjson
-from remoteclaw_sync.runtimes import dialect
+from remoteclaw_sync import AgentDoneEvent, CLIRuntimeBase
+from remoteclaw_sync.clis import dialect
+from remoteclaw_sync.wire import json_lines as ndjson
 
 from .measure import Ratio
 from .streams import write_stream

@@ -12,7 +12,8 @@ import pytest
 import remoteclaw_sync
 from remoteclaw_sync import McpServerConfig
 from remoteclaw_sync.cli import main
-from remoteclaw_sync.cli.commands import UsageError
+from remoteclaw_sync.cli.dispatch import UsageError
+from remoteclaw_sync.cli.help import TOPICS
 from remoteclaw_sync.cli.mcp_options import mcp_servers
 from tests.cli.shell import cli
 from tests.fakes import PATIENCE
@@ -51,6 +52,19 @@ def test_providers_lists_where_each_cli_is(
     assert main(["providers", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["providers"]
     assert [row["path"] for row in listed] == [None, None, str(tmp_path / "codex"), None, None]
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_help_prints_the_page_of_a_topic(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", topic]) == 0
+    assert capsys.readouterr().out.startswith("# ")
+
+
+def test_help_lists_a_topic_for_every_page_that_is_shipped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    root = Path(remoteclaw_sync.__file__).parent
+    assert {page.parent for page in root.rglob("README.md")} == {root / TOPICS[topic][0] for topic in listed}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

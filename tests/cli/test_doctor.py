@@ -6,19 +6,21 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from remoteclaw_sync.mcp.borrowed import BorrowedConfig, ConfigFile
-from remoteclaw_sync.process.identity import host_identity, host_is_gone
-from remoteclaw_sync.runtimes.base import MARKER_PREFIX
+from remoteclaw_sync.config_files.borrowed import BorrowedConfig, ConfigFile
+from remoteclaw_sync.process.host import host_identity, host_is_gone
+from remoteclaw_sync.runtime import MARKER_PREFIX
 from remoteclaw_sync.testing import write_fake_cli
 from remoteclaw_sync.versions import PACKAGES, installed_version
 from tests.cli.shell import cli, environment
 from tests.fakes import alive, run_host
+from tests.installs import STUBS, npm_install, put_program
 
 BENCH_PACKAGE = Path(__file__).parent.parent / "real_clis" / "package.json"
 
@@ -113,6 +115,170 @@ def test_the_tested_versions_are_those_of_the_bench() -> None:
     assert dict(PACKAGES.values()) == pinned
 
 
+# --- versions that were not tested, and installs that are not whole ---------------------------------------------
+
+
+def says_version(version: str) -> str:
+    return f"#!/bin/sh\necho '{version}'\n"
+
+
+@pytest.mark.parametrize(
+    ("provider", "version", "words"),
+    [
+        ("claude", "1.0.100", "too old, needs >= 2.0.34"),
+        ("gemini", "0.20.2", "too old, needs >= 0.47.0"),
+        ("codex", "0.55.0", "too old, needs >= 0.134.0"),
+        ("opencode", "1.0.61", "too old, needs >= 1.17.18"),
+    ],
+)
+@pytest.mark.parametrize("from_npm", [True, False], ids=["npm", "native"])
+def test_a_version_that_is_too_old_cannot_run_and_the_needed_one_is_named(
+    provider: str, version: str, words: str, from_npm: bool, machine: Machine, tmp_path: Path
+) -> None:
+    if from_npm:
+        machine.env["PATH"] = str(npm_install(tmp_path / "npm", provider, version, "#!/bin/sh\n").parent)
+    else:
+        put_program(machine.bin / provider, says_version(version))
+    done = machine.doctor()
+    assert done.returncode == 1
+    assert f"{version} ({words})" in done.stdout.decode()
+    found = machine.provider(provider)
+    assert (found["can_run"], found["standing"], found["problem"]) == (False, "too old", words)
+
+
+@pytest.mark.parametrize(
+    ("provider", "version", "words"),
+    [
+        ("claude", "2.0.20", "too old for system_prompt and read-only, needs >= 2.0.34"),
+        ("claude", "2.0.40", f"older than tested, 2.0.55 to {PACKAGES['claude'][1]}"),
+        ("claude", "2.1.197", f"in the tested range, 2.0.55 to {PACKAGES['claude'][1]}"),
+        ("claude", "99.0.0", f"newer than tested, {PACKAGES['claude'][1]}"),
+        ("gemini", "0.43.0", "too old for the output of shell commands, needs >= 0.47.0"),
+        ("opencode", "1.99.0", f"newer than tested, {PACKAGES['opencode'][1]}"),
+    ],
+)
+def test_a_version_is_told_how_it_stands_to_the_tested_ones(
+    provider: str, version: str, words: str, machine: Machine
+) -> None:
+    put_program(machine.bin / provider, says_version(version))
+    done = machine.doctor()
+    assert done.returncode == 0
+    assert f"{version} ({words})" in done.stdout.decode()
+
+
+@pytest.mark.parametrize(
+    ("version", "package", "said"),
+    [
+        ("2.0.15", "@opencode/cli", "OpenCode 2 (@opencode/cli on npm)"),
+        ("1.18.33", "opencode-ai", "OpenCode 1 (opencode-ai on npm)"),
+    ],
+)
+@pytest.mark.parametrize("from_npm", [True, False], ids=["npm", "native"])
+def test_which_opencode_is_there_is_told(
+    version: str, package: str, said: str, from_npm: bool, machine: Machine, tmp_path: Path
+) -> None:
+    if from_npm:
+        link = npm_install(tmp_path / "npm", "opencode", version, "#!/bin/sh\n", package=package)
+        machine.env["PATH"] = str(link.parent)
+    else:
+        put_program(machine.bin / "opencode", says_version(f"opencode v{version}"))
+    assert said in machine.doctor().stdout.decode()
+    found = machine.provider("opencode")
+    assert (found["version"], found["package"]) == (version, package if from_npm else None)
+    # Nothing of ours has run on OpenCode 2.
+    assert (found["can_run"], found["tested"]) == (True, package == "opencode-ai")
+
+
+def test_a_cli_that_is_not_on_path_is_found_where_its_installer_put_it(machine: Machine) -> None:
+    share = machine.home / ".local" / "share" / "claude" / "versions" / "2.1.300"
+    put_program(share, "#!/bin/sh\n")
+    link = machine.home / ".local" / "bin" / "claude"
+    link.parent.mkdir()
+    link.symlink_to(share)
+    done = machine.doctor()
+    said = done.stdout.decode()
+    assert done.returncode == 1
+    assert f"not on PATH: {link}, 2.1.300" in said
+    assert f"put {link.parent} on PATH" in said
+    assert "@anthropic-ai/claude-code" not in said
+    (place,) = machine.provider("claude")["elsewhere"]
+    assert (place["path"], place["version"]) == (str(link), "2.1.300")
+    assert f"claude    not on PATH: {link}" in cli("providers", env=machine.env).stdout.decode()
+
+
+def test_a_second_install_on_path_is_listed_with_its_version(machine: Machine, tmp_path: Path) -> None:
+    put_program(machine.bin / "codex", says_version("0.169.0"))
+    second = npm_install(tmp_path / "npm", "codex", "0.150.0", "#!/bin/sh\n")
+    machine.env["PATH"] = f"{machine.bin}:{second.parent}:{machine.bin}"
+    assert f"also on PATH: {second}, 0.150.0 (in the tested range" in machine.doctor().stdout.decode()
+    found = machine.provider("codex")
+    assert (found["path"], found["started"]) == (str(machine.bin / "codex"), str(machine.bin / "codex"))
+    assert [(other["path"], other["version"]) for other in found["others"]] == [(str(second), "0.150.0")]
+
+
+def test_a_broken_install_before_a_good_one_is_named_and_the_good_one_is_what_runs_start(
+    machine: Machine, tmp_path: Path
+) -> None:
+    broken = put_program(machine.bin / "claude", "#!/opt/gone/node\n")
+    good = write_fake_cli(tmp_path / "good", "claude", "hello from the good one")
+    machine.env["PATH"] = f"{machine.bin}:{good.folder}"
+    done = machine.doctor()
+    said = done.stdout.decode()
+    assert done.returncode == 0
+    assert f"{broken} needs Node.js: '/opt/gone/node'" in said
+    assert f"also on PATH: {good.path}, {PACKAGES['claude'][1]} (tested); this is the one that runs start" in said
+    ran = cli("run", "--provider", "claude", "hi", cwd=machine.project, env=machine.env)
+    assert b"hello from the good one" in ran.stdout
+
+
+def test_a_program_that_env_cannot_start_is_not_passed_over(machine: Machine, tmp_path: Path) -> None:
+    put_program(machine.bin / "gemini", "#!/usr/bin/env node\n")
+    good = write_fake_cli(tmp_path / "good", "gemini")
+    machine.env["PATH"] = f"{machine.bin}:{good.folder}"
+    assert machine.doctor().returncode == 1
+    found = machine.provider("gemini")
+    assert (found["can_run"], found["started"]) == (False, str(machine.bin / "gemini"))
+    assert [other["path"] for other in found["others"]] == [good.path]
+
+
+def test_npms_gemini_without_node_cannot_run_whatever_its_version(machine: Machine, tmp_path: Path) -> None:
+    link = npm_install(tmp_path / "npm", "gemini", PACKAGES["gemini"][1], "#!/usr/bin/env node\n")
+    machine.env["PATH"] = str(link.parent)
+    done = machine.doctor()
+    said = done.stdout.decode()
+    assert done.returncode == 1
+    assert "(tested)" not in said
+    assert "needs Node" in said
+    put_program(machine.bin / "node", "#!/bin/sh\n")
+    machine.env["PATH"] += f":{machine.bin}"
+    assert machine.doctor().returncode == 0
+
+
+def test_a_wrapper_that_finds_no_node_is_told_to_need_it(machine: Machine) -> None:
+    put_program(machine.bin / "codex", '#!/bin/sh\nexec node "$0.js"\n')
+    assert "needs Node" in machine.provider("codex")["problem"]
+
+
+@pytest.mark.parametrize("provider", STUBS)
+def test_a_placeholder_of_npms_cannot_run_and_the_script_to_run_is_named(
+    provider: str, machine: Machine, tmp_path: Path
+) -> None:
+    script, stub = STUBS[provider]
+    link = npm_install(tmp_path / "npm", provider, PACKAGES[provider][1], stub)
+    machine.env["PATH"] = str(link.parent)
+    done = machine.doctor()
+    assert done.returncode == 1
+    assert f"run: node {link.resolve().parent.parent / script}" in done.stdout.decode()
+    assert f"{PACKAGES[provider][1]} (cannot run)" in done.stdout.decode()
+
+
+def test_with_nothing_on_path_a_run_names_what_is_installed_elsewhere(machine: Machine) -> None:
+    program = put_program(machine.home / ".opencode" / "bin" / "opencode", "#!/bin/sh\n")
+    done = cli("run", "hi", cwd=machine.project, env=machine.env)
+    assert done.returncode == 1
+    assert f"There is {program}" in done.stderr.decode()
+
+
 def test_a_login_is_found_but_never_shown(machine: Machine) -> None:
     write_fake_cli(machine.bin, "claude")
     write_fake_cli(machine.bin, "codex")
@@ -150,7 +316,7 @@ def test_git_and_trust_of_the_folder_are_told(machine: Machine) -> None:
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     """A process of a run whose host is gone."""
-    identity = run_host("from remoteclaw_sync.process.identity import *; print(host_identity())").strip()
+    identity = run_host("from remoteclaw_sync.process.host import *; print(host_identity())").strip()
     assert host_is_gone(identity)
     with start_sleeper(identity) as process:
         yield process
@@ -229,3 +395,45 @@ def test_a_damaged_journal_is_told_and_nothing_is_touched(machine: Machine) -> N
     assert leftover["repaired"] is False
     assert "damaged journal" in leftover["problem"]
     assert (settings.read_text(), journal.read_text()) == ("{}", "{")
+
+
+@pytest.mark.parametrize("content", ['{"existed": true, "created_folder": false, "merged_sha256": "0"}', "[]", "null"])
+def test_a_forged_or_partial_journal_is_told_and_the_rest_is_put_right(machine: Machine, content: str) -> None:
+    settings = machine.project / ".gemini" / "settings.json"
+    opencode = machine.project / ".opencode" / "opencode.json"
+    for path in (settings, opencode):
+        path.parent.mkdir()
+        path.write_text("{}")
+    settings.with_name("settings.json.remoteclaw-journal").write_text(content)
+    settings.with_name("settings.json.remoteclaw-backup").write_text("{ }")
+    borrow(opencode).forget_after_fork()
+    damaged, put_right = machine.report("--repair")["leftovers"]
+    assert (damaged["what"], damaged["repaired"]) == (str(settings), False)
+    assert "damaged journal" in damaged["problem"]
+    assert (put_right["what"], put_right["repaired"]) == (str(opencode), True)
+    assert (settings.read_text(), opencode.read_text()) == ("{}", "{}")
+
+
+def test_a_journal_that_is_a_link_to_a_device_is_told_and_not_read(machine: Machine) -> None:
+    settings = machine.project / ".gemini" / "settings.json"
+    settings.parent.mkdir()
+    journal = settings.with_name("settings.json.remoteclaw-journal")
+    journal.symlink_to("/dev/zero")
+    (leftover,) = machine.report("--repair")["leftovers"]
+    assert leftover["repaired"] is False
+    assert journal.name in leftover["problem"]
+    assert journal.is_symlink()
+
+
+def test_a_user_s_own_file_in_the_temporary_folder_is_never_removed(machine: Machine) -> None:
+    tmp = Path(tempfile.gettempdir())
+    own = [tmp / name for name in ("remoteclaw-sync-2024-11-18.md", "remoteclaw-1-2-3.txt", "remoteclaw-gw-notes")]
+    for path in own:
+        path.write_text("mine")
+        os.utime(path, (0, 0))
+    try:
+        assert machine.report("--repair")["leftovers"] == []
+        assert all(path.read_text() == "mine" for path in own)
+    finally:
+        for path in own:
+            path.unlink(missing_ok=True)

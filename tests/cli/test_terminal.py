@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from remoteclaw_sync.cli.terminal import clean, shorten, width
+from remoteclaw_sync.cli.terminal_text import clean, shorten, width
 from remoteclaw_sync.testing import FakeAnswer, ToolCall, write_fake_cli
 from tests.cli.shell import SEQUENCE, Terminal, display_width, environment
 

@@ -116,7 +116,7 @@ def test_a_malformed_line_between_good_ones_is_skipped_with_a_warning(
         events, result = finished(FakeRuntime(command=command).execute("hi"))
     assert [event.to_dict()["text"] for event in events] == ["a", "b"]
     assert result.ok
-    assert [record.name for record in caplog.records] == ["remoteclaw_sync.ndjson"]
+    assert [record.name for record in caplog.records] == ["remoteclaw_sync.wire.json_lines"]
 
 
 def test_nan_inside_an_object_does_no_harm() -> None:

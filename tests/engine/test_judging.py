@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from remoteclaw_sync import AgentErrorEvent
+from remoteclaw_sync.engine.verdict import Evidence, RunOutcome, judge
 from remoteclaw_sync.process.ending import EndReason
 from remoteclaw_sync.process.launch import SpawnFailure
-from remoteclaw_sync.runtimes.outcome import Evidence, RunOutcome, judge
 
 
 def evidence(**known: Any) -> Evidence:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
@@ -72,6 +73,36 @@ def test_an_exception_thrown_into_the_generator_comes_out_again(gate: GateMaker)
     pids = both(there)
     with pytest.raises(LookupError, match="mine"):
         events.throw(LookupError("mine"))
+    assert not any(map(alive, pids))
+
+
+def test_an_exception_raised_into_the_consumers_thread_arrives_while_the_agent_is_silent(gate: GateMaker) -> None:
+    """As Dramatiq does at its time limit. The interpreter raises it when the thread next runs Python."""
+
+    class TimeLimit(Exception):
+        pass
+
+    runtime, there = tree(gate)
+    raised: list[BaseException] = []
+    waiting = threading.Event()
+
+    def consume() -> None:
+        try:
+            with runtime.start("hi") as run:
+                next(run)
+                waiting.set()
+                next(run)
+        except TimeLimit as error:
+            raised.append(error)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    pids = both(there)
+    assert waiting.wait(30)
+    assert consumer.ident is not None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(consumer.ident), ctypes.py_object(TimeLimit))
+    consumer.join(30)
+    assert len(raised) == 1
     assert not any(map(alive, pids))
 
 
@@ -276,6 +307,41 @@ def host(gate: GateMaker) -> Iterator[Callable[..., tuple[Any, list[int]]]]:
     for process in hosts:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize("verb", ["start", "execute"])
+def test_a_signal_handler_that_asks_for_the_next_event_gets_a_value_error(verb: str, host: Any) -> None:
+    """It has interrupted the thread that would have to give it one. To close the run is allowed, from there too."""
+    process, pids = host(
+        f"""
+run = runtime.{verb}("hi")
+events = getattr(run, "_events", run)
+
+def handler(*args):
+    if not events.gi_running:  # Too early.
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        return
+    try:
+        next(run)
+    except ValueError as error:
+        print(error, flush=True)
+    if run is events:
+        raise KeyboardInterrupt
+    run.close()
+
+next(run)
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.05)
+try:
+    print(list(run), run.result.aborted)
+except KeyboardInterrupt:
+    print("left")
+"""
+    )
+    out, err = process.communicate(timeout=30)
+    assert err == ""
+    assert out == "generator already executing\n" + {"start": "[] True\n", "execute": "left\n"}[verb]
+    assert not any(map(alive, pids))
 
 
 def test_ctrl_c_in_the_host_ends_the_tree(host: Any) -> None:

@@ -131,9 +131,9 @@ def test_a_whole_tree_of_sessions_is_gone(gate: GateMaker) -> None:
 
 
 def test_a_grandchild_that_writes_on_does_not_keep_the_run_alive(gate: GateMaker) -> None:
-    """The CLI is dead; what holds its pipe is a stranger to us that cannot be found by session or environment."""
+    """The CLI is dead; what holds its pipe is a stranger to us that cannot be found by session, variable or tag."""
     there = gate()
-    grandchild = [["notify", there.path], ["beat", 0.001, 1_000_000, "noise\n"]]
+    grandchild = [["drop_tag"], ["notify", there.path], ["beat", 0.001, 1_000_000, "noise\n"]]
     run = FakeRuntime(["fork", grandchild, True, True], ["text", "a"], ["hang"], timeout=None).start("hi")
     with run:
         next(run)
@@ -149,7 +149,7 @@ def test_a_grandchild_that_writes_on_does_not_keep_the_run_alive(gate: GateMaker
 
 def test_a_stranger_that_floods_stderr_does_not_keep_the_run_alive(gate: GateMaker) -> None:
     there = gate()
-    grandchild = [["notify", there.path], ["flood", 1 << 40, 2]]
+    grandchild = [["drop_tag"], ["notify", there.path], ["flood", 1 << 40, 2]]
     run = FakeRuntime(["fork", grandchild, True, True], ["text", "a"], ["hang"], timeout=None).start("hi")
     with run:
         next(run)
@@ -270,9 +270,24 @@ def test_steady_lines_at_a_third_of_the_timeout_are_life(fd: int) -> None:
     assert done(FakeRuntime(*steps, timeout=1.0).execute("hi")).ok
 
 
-def test_half_a_line_is_life_too() -> None:
-    steps = (["raw", '{"type":"text","text":"'], ["beat", 0.3, 6, "x"], ["raw", '"}\n'])
-    assert done(FakeRuntime(*steps, timeout=1.0).execute("hi")).text == "xxxxxx"
+@pytest.mark.parametrize("fd", [1, 2], ids=["stdout", "stderr"])
+def test_dots_without_an_end_of_line_are_silence(fd: int) -> None:
+    steps = (["text", "a"], ["beat", 0.1, 1_000_000, ".", fd])
+    events, _ = finished(FakeRuntime(*steps, timeout=SHORT).execute("hi", deadline=20))
+    assert codes(events) == ["WATCHDOG_TIMEOUT"]
+
+
+def test_a_long_line_that_arrives_slowly_is_life() -> None:
+    """Each piece takes longer than a third of the limit, all of them three times as long as the limit."""
+    piece = "x" * 65_536
+    steps = (["raw", '{"type":"text","text":"'], ["beat", 0.35, 9, piece], ["raw", '"}\n'])
+    assert len(done(FakeRuntime(*steps, timeout=1.0).execute("hi")).text) == 9 * len(piece)
+
+
+def test_a_line_that_is_too_long_to_be_kept_is_no_life() -> None:
+    steps = (["text", "a"], ["beat", 0.05, 1_000_000, "x" * 65_536])
+    runtime = FakeRuntime(*steps, timeout=SHORT, max_line_bytes=200_000)
+    assert "WATCHDOG_TIMEOUT" in codes(finished(runtime.execute("hi", deadline=20))[0])
 
 
 def test_what_a_runtime_calls_no_life_does_not_reset_the_clock() -> None:

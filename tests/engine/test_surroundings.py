@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from remoteclaw_sync import AgentErrorEvent, AgentExecuteParams, AgentRunError, McpServerConfig
+from remoteclaw_sync import AgentErrorEvent, AgentExecuteParams, AgentRunError, McpServerConfig, create_cli_runtime
+from remoteclaw_sync.process.environment import host_environment
+from remoteclaw_sync.testing import FakeAnswer, write_fake_cli
 from tests.fakes import FakeRuntime, codes, done, finished, run_host
 
 
@@ -75,6 +78,31 @@ def test_each_run_has_the_environment_of_its_moment(tmp_path: Path, monkeypatch:
     assert recorded(tmp_path)["env"]["CHANGING"] == "three"
 
 
+def test_what_one_run_adds_to_its_environment_reaches_no_other(tmp_path: Path) -> None:
+    first = recorded(tmp_path, {"OF_THE_RUNTIME": "secret"}, env={"OF_THE_CALLER": "secret", "HOME": None})["env"]
+    second = recorded(tmp_path)["env"]
+    assert {"OF_THE_RUNTIME", "OF_THE_CALLER"} <= first.keys()
+    assert not {"OF_THE_RUNTIME", "OF_THE_CALLER"} & second.keys()
+    assert second["HOME"] == os.environ["HOME"]
+    assert host_environment() is not host_environment()
+
+
+def test_the_environment_can_be_copied_while_another_thread_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dict(os.environ)` raises KeyError when a variable goes between its name and its value."""
+
+    class Changing(dict[str, str]):
+        def __getitem__(self, name: str) -> str:
+            raise KeyError(name)
+
+        def get(self, name: str, default: Any = None) -> Any:
+            return default if name == "GONE" else super().get(name)
+
+    monkeypatch.setattr(os, "environ", Changing(GONE="x", STAYS="y"))
+    copied = host_environment()
+    monkeypatch.undo()
+    assert copied == {"STAYS": "y"}
+
+
 def test_the_working_directory_is_the_callers_and_pwd_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -134,6 +162,54 @@ def test_the_stderr_that_explains_an_exit_is_redacted() -> None:
     assert isinstance(error, AgentErrorEvent)
     assert error.message.endswith("refused: [redacted]")
     assert result.stderr == "refused: [redacted]"
+
+
+@pytest.mark.parametrize("provider", ["claude", "gemini", "codex", "opencode"])
+def test_the_bare_key_of_a_header_is_told_by_no_runtime(provider: str, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    fake = write_fake_cli(tmp_path, provider, FakeAnswer(lines=[], stderr=f"401: {KEY} is no key", exit_code=1))
+    server = McpServerConfig(url="https://example.com/mcp", headers={"Authorization": f"Bearer {KEY}"})
+    runtime = create_cli_runtime(provider, command=fake.path)
+    env = {"CODEX_HOME": str(tmp_path / "home")}
+    with pytest.raises(AgentRunError) as caught:
+        runtime.run("hi", mcp_servers={"s": server}, working_directory=tmp_path, env=env)
+    assert "401: [redacted] is no key" in caught.value.result.stderr
+    assert KEY not in str(caught.value) + repr(caught.value.result) + repr(caught.value.errors)
+
+
+@pytest.mark.parametrize("line_end", ["\n", " "], ids=["lines", "one line"])
+def test_a_secret_that_the_kept_end_of_stderr_begins_in_is_not_told(line_end: str) -> None:
+    key = "".join(f"{number:03}" for number in range(100))
+    for kept in range(20, 300, 40):
+        runtime = FakeRuntime(["raw", f"bad key {key}{line_end}", 2], ["flood", 65_535 - kept, 2, "y"], ["exit", 1])
+        _, result = finished(runtime.execute("hi", env={"MY_TOKEN": key}))
+        assert key[-20:] not in result.stderr
+        assert "yyy" in result.stderr
+
+
+def test_a_secret_that_a_warning_would_cut_is_not_told() -> None:
+    class Cutting(FakeRuntime):
+        def warnings_in(self, stderr: str) -> Iterable[AgentErrorEvent]:
+            yield AgentErrorEvent(stderr[:12])
+
+    runtime = Cutting(["text", "a"], ["raw", f"bad {KEY}", 2])
+    (_, warning), _ = finished(runtime.execute("hi", env={"MY_TOKEN": KEY}))
+    assert isinstance(warning, AgentErrorEvent)
+    assert KEY[:6] not in warning.message
+
+
+def test_a_secret_in_the_code_of_an_error_is_not_told() -> None:
+    steps = (["line", {"type": "error", "message": "no", "code": f"bad:{KEY}"}], ["text", "a"])
+    events, _ = finished(FakeRuntime(*steps).execute("hi", env={"MY_TOKEN": KEY}))
+    assert codes(events) == ["bad:[redacted]"]
+
+
+def test_a_key_among_the_arguments_of_the_command_is_neither_told_nor_recorded(tmp_path: Path) -> None:
+    script = "echo refused: $1 >&2; exit 3"
+    command = ["/bin/sh", "-c", script, "sh", "sk-0123456789", "--api-key", "sk-0123456789"]
+    events, result = finished(FakeRuntime(command=command, record=tmp_path / "run.jsonl").execute("Hi"))
+    assert result.stderr == "refused: [redacted]\n"
+    assert "sk-0123456789" not in repr(events) + (tmp_path / "run.jsonl").read_text()
 
 
 def test_a_mistake_that_quotes_a_secret_is_redacted(caplog: pytest.LogCaptureFixture) -> None:

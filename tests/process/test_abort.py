@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from remoteclaw_sync.process.abort import AbortListener
+from remoteclaw_sync.process.abort_listener import AbortListener
 
 
 class LookAlike:
@@ -56,6 +56,28 @@ def test_after_detach_it_is_told_nothing(make: Any) -> None:
     if isinstance(event, threading.Event):
         event.set()
         assert not told.is_set()
+
+
+def test_an_event_that_can_no_longer_be_asked_is_told_in_the_log_and_not_by_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A multiprocessing manager that has died. (pytest fails a test whose thread ends with an exception.)"""
+
+    class Broken(LookAlike):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wait = self.broken
+
+        def broken(self, timeout: float | None = None) -> bool:
+            raise EOFError
+
+    before = set(threading.enumerate())
+    listener = AbortListener(Broken(), lambda: None)  # type: ignore[arg-type]
+    listener.attach()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(30)
+    listener.detach()
+    assert "EOFError" in caplog.text
 
 
 def test_it_needs_no_thread_for_a_real_event() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from remoteclaw_sync.process.child import ChildProcess
+from remoteclaw_sync.process.fallback import PortableBackend
 from remoteclaw_sync.process.launch import Launch
-from remoteclaw_sync.process.portable import PortableBackend
 from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished, quick_command, wait_until
 
 BIG = "x" * 5_000_000

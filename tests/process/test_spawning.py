@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from remoteclaw_sync.process.launch import Launch
-from remoteclaw_sync.process.spawning import explain_spawn_failure
+from remoteclaw_sync.process.spawn_errors import explain_spawn_failure
 
 
 def launch(command: str, cwd: Path, **env: str) -> Launch:

@@ -30,3 +30,13 @@ def test_a_character_cut_by_the_limit_is_replaced() -> None:
     assert tail.text() == "語c"
     tail.push(b"d")
     assert tail.text() == "��cd"
+
+
+def test_half_a_line_at_the_beginning_is_left_out_if_there_is_a_whole_one() -> None:
+    tail = Tail(10)
+    tail.push(b"abc\ndef")
+    assert tail.text() == "abc\ndef"
+    tail.push(b"ghijk\nl")
+    assert tail.text() == "l"
+    tail.push(b"mnopqrstuvw\n")
+    assert tail.text() == "opqrstuvw\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from remoteclaw_sync.process.watchdog import MAX_DELAY_SECONDS, Watchdog
+from remoteclaw_sync.process.clocks import MAX_DELAY_SECONDS, Watchdog
 
 
 class ManualTimer:

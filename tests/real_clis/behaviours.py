@@ -1,4 +1,4 @@
-"""README's table of what works on which CLI: `python -m tests.real_clis.behaviours [--readme]`.
+"""The table of what works on which CLI: `python -m tests.real_clis.behaviours [--readme]`.
 
 Prints the table, or puts it into README. It is made from the stored result of the real-CLI suite (behaviours.json),
 which `--run` writes, or `--junit` from the report of a run that pytest has made elsewhere. behaviours_table.py says
@@ -27,7 +27,7 @@ from tests.real_clis.capture import installed_version
 SUITE = Path(__file__).parent
 SOURCE = SUITE.parents[1]
 RESULT = SUITE / "behaviours.json"
-README = SOURCE / "README.md"
+README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- behaviours:begin -->", "<!-- behaviours:end -->"
 # Files of the suite whose tests run every CLI, or name the one they run.
 SHARED_FILES = ("test_all_clis.py", "test_mcp.py")

@@ -93,6 +93,7 @@ BEHAVIOURS: Mapping[str, Mapping[str, Shown]] = {
     "sub-agents": {
         "claude": by(
             "test_two_parallel_sub_agents_are_kept_apart",
+            "test_a_sub_agent_that_claude_itself_puts_into_the_background_is_waited_for",
             "test_turns_that_background_agents_begin_are_part_of_the_run",
             says="yes, each with its own tool calls",
         ),
@@ -120,7 +121,11 @@ BEHAVIOURS: Mapping[str, Mapping[str, Shown]] = {
     },
     "resume: id kept, earlier turn seen, own usage": {
         "claude": by("test_a_resumed_session_keeps_its_id_and_the_model_sees_the_earlier_turn"),
-        "gemini": by("test_a_resumed_run_knows_the_earlier_turn_and_keeps_id_and_permissions"),
+        "gemini": by(
+            "test_a_resumed_run_knows_the_earlier_turn_and_keeps_id_and_permissions",
+            "test_ten_resumes_over_many_minutes_with_other_runs_between_lose_nothing",
+            "test_eight_sessions_begun_at_once_in_one_folder_can_all_be_resumed",
+        ),
         "codex": by("test_a_resumed_run_knows_the_earlier_turns_and_counts_its_own_tokens"),
         "opencode": by("test_a_session_is_resumed_in_its_own_folder_with_this_runs_settings_and_usage"),
     },

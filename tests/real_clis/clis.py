@@ -48,7 +48,7 @@ class RealCli(ABC):
 
 
 class Claude(RealCli):
-    """Claude Code 2.1.197."""
+    """Claude Code 2.1.326."""
 
     name = "claude"
     vendor = "anthropic"
@@ -131,7 +131,7 @@ class Gemini(RealCli):
 
 
 class Codex(RealCli):
-    """Codex 0.166.0."""
+    """Codex 0.169.0."""
 
     name = "codex"
     vendor = "responses"
@@ -228,6 +228,18 @@ class OpenCode(RealCli):
 
     def answer(self, lines: list[dict[str, Any]]) -> str:
         return "".join(line["part"]["text"] for line in lines if line["type"] == "text")
+
+
+class OpenCode2(OpenCode):
+    """OpenCode 2.0.15, which reads the configuration of OpenCode 1."""
+
+    shell_tool = "shell"
+
+    def argv(self, *extra: str) -> list[str]:
+        return ["opencode", "run", "--standalone", "--format", "json", "-m", self.model, *extra]
+
+    def shell_call(self, command: str, id: str | None = None) -> ToolCall:
+        return ToolCall("shell", {"command": command, "description": "run it"}, id)
 
 
 ALL_CLIS: dict[str, RealCli] = {cli.name: cli for cli in (Claude(), Gemini(), Codex(), OpenCode())}

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from pathlib import Path
 from tests.real_clis.namespace import loopback_namespace
 
 PINNED_PACKAGE_JSON = Path(__file__).with_name("package.json")
+# A set of its own, because both OpenCodes call their program `opencode`.
+OPENCODE_2_PACKAGE_JSON = Path(__file__).with_name("package_opencode2.json")
 CACHE_VARIABLE = "REMOTECLAW_SYNC_CLI_CACHE"
 
 PACKAGE_OF_CLI: dict[str, str] = {
@@ -30,6 +33,8 @@ PACKAGE_OF_CLI: dict[str, str] = {
     "codex": "@openai/codex",
     "opencode": "opencode-ai",
 }
+OPENCODE_2 = "@opencode/cli"
+PROGRAMS = {**{package: cli for cli, package in PACKAGE_OF_CLI.items()}, OPENCODE_2: "opencode"}
 
 # The packages are about 1.1 GB unpacked; a slow mirror is not an error.
 NPM_TIMEOUT_SECONDS = 1200.0
@@ -93,9 +98,11 @@ def main(arguments: list[str] | None = None) -> int:
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--latest", action="store_true", help="the newest published versions")
     choice.add_argument("--package-json", type=Path, default=PINNED_PACKAGE_JSON)
+    choice.add_argument("--opencode2", action="store_true", help="OpenCode 2, for test_opencode2.py")
     options = parser.parse_args(arguments)
+    wanted = OPENCODE_2_PACKAGE_JSON if options.opencode2 else options.package_json
     try:
-        versions = latest_versions() if options.latest else wanted_versions(options.package_json)
+        versions = latest_versions() if options.latest else wanted_versions(wanted)
         print(install(versions))
     except (InstallError, RuntimeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -120,7 +127,9 @@ def _install_into(folder: Path, versions: Mapping[str, str]) -> None:
         manifest = {"private": True, "dependencies": dict(versions)}
         (partial / "package.json").write_text(json.dumps(manifest, indent=2) + "\n")
         # Without scripts: opencode's postinstall starts the CLI itself, which
-        # must not happen outside the namespace.
+        # must not happen outside the namespace. And always an exact version: of
+        # a range or a tag npm takes the newest that names this Node, which on
+        # Node 20 is a Claude Code of months ago, without a word.
         _npm("install", "--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund", cwd=partial)
         _finish_offline(partial, versions)
         partial.chmod(0o755)
@@ -135,9 +144,9 @@ def _finish_offline(folder: Path, versions: Mapping[str, str]) -> None:
     with loopback_namespace(), tempfile.TemporaryDirectory(prefix="cli-install-") as home:
         for package in versions:
             _run_postinstall(folder / "node_modules" / package, home)
-        for cli, package in PACKAGE_OF_CLI.items():
-            if package in versions:
-                _check_version(folder / "node_modules" / ".bin" / cli, versions[package], home)
+        for package, version in versions.items():
+            _check_package(folder / "node_modules" / package, version)
+            _check_version(folder / "node_modules" / ".bin" / PROGRAMS[package], version, home)
 
 
 def _run_postinstall(package_folder: Path, home: str) -> None:
@@ -147,10 +156,21 @@ def _run_postinstall(package_folder: Path, home: str) -> None:
         _run_offline(["/bin/sh", "-c", script], home, cwd=package_folder)
 
 
+def _check_package(package_folder: Path, version: str) -> None:
+    got = json.loads((package_folder / "package.json").read_text())["version"]
+    if got != version:
+        raise InstallError(f"npm installed {package_folder.name} {got} instead of {version}")
+
+
 def _check_version(executable: Path, version: str, home: str) -> None:
     printed = _run_offline([str(executable), "--version"], home, cwd=Path(home))
-    if version not in printed:
+    if not says_version(printed, version):
         raise InstallError(f"{executable.name} --version printed {printed!r}, expected {version}")
+
+
+def says_version(printed: str, version: str) -> bool:
+    """Whether this version, and not only the beginning of its number, is in what a CLI printed."""
+    return re.search(rf"(?<![\w.]){re.escape(version)}(?![\w.+-])", printed.replace("v", " ")) is not None
 
 
 def _run_offline(command: list[str], home: str, cwd: Path) -> str:

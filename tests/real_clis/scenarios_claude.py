@@ -61,7 +61,7 @@ def _whole_messages_only(bench: Bench) -> RawRun:
     return claude(bench, ALLOW_ALL, partials=False)
 
 
-def _is_notified(request: ModelRequest) -> bool:
+def is_notified(request: ModelRequest) -> bool:
     """Whether this tells of the end of a background task: as the prompt (2.1.197) or in a system reminder (2.1.326)."""
     return any("<task-notification>" in text for text in request.conversation.user_texts)
 
@@ -77,7 +77,7 @@ def delegate(request: ModelRequest, background: bool = False) -> Turn:
         return Turn(
             text="the sub-agent talks", tool_calls=[shell(f"sleep {delay}; echo {name}", f"toolu_inner_{name}")]
         )
-    if _is_notified(request):
+    if is_notified(request):
         return Turn(text="Noted.", usage=Usage(input=7, output=3))
     if request.tool_results:
         return Turn(text="Delegated.")
@@ -91,12 +91,15 @@ def delegate_to_background(request: ModelRequest) -> Turn:
 
 
 def leave_shells(request: ModelRequest) -> Turn:
-    """The model leaves two shells in the background; one ends while Claude still waits, one does not."""
-    if _is_notified(request):
+    """The model leaves two shells in the background; one ends soon, and one that Claude kills after 5 s (2.1.197).
+
+    2.1.326 waits for both, however long they take.
+    """
+    if is_notified(request):
         return Turn(text="Noted.")
     if request.tool_results:
         return Turn(text="Left running.")
-    calls = [shell("sleep 2.5; echo end", "toolu_short", True), shell("sleep 600", "toolu_long", True)]
+    calls = [shell("sleep 2.5; echo end", "toolu_short", True), shell("sleep 15", "toolu_long", True)]
     return Turn(text="Wait.", tool_calls=calls)
 
 

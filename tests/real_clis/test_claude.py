@@ -27,7 +27,8 @@ from remoteclaw_sync import (
 )
 from tests.fakes import codes, finished, wait_until
 from tests.real_clis.bench import Bench, refused_url
-from tests.real_clis.scenarios_claude import delegate, delegate_to_background, leave_shells, shell
+from tests.real_clis.model_server import ModelRequest
+from tests.real_clis.scenarios_claude import delegate, delegate_to_background, is_notified, leave_shells, shell
 from tests.real_clis.script import Cut, Delay, Hang, Hold, HttpError, ToolCall, Turn, Usage, in_pieces, long_text
 
 FEW_RETRIES = {"CLAUDE_CODE_MAX_RETRIES": "1"}  # By default ten, for three minutes.
@@ -49,7 +50,8 @@ def bench(cli_bench: Bench) -> Bench:
 
 def run(bench: Bench, prompt: str = "hello", **fields: Any) -> tuple[list[AgentEvent], AgentRunResult]:
     """A complete run in the bench's folder: its events and its result."""
-    options = {name: fields.pop(name) for name in ("timeout", "tool_timeout", "prompt_syntax") if name in fields}
+    of_runtime = ("timeout", "tool_timeout", "linger", "prompt_syntax")
+    options = {name: fields.pop(name) for name in of_runtime if name in fields}
     return finished(ClaudeCliRuntime(**options).execute(prompt, working_directory=bench.workdir, **fields))
 
 
@@ -114,7 +116,7 @@ def test_the_answer_after_a_cut_stream_reaches_the_consumer(bench: Bench) -> Non
     assert result.ok
     assert [event.text for event in of(events, AgentTextEvent)] == ["half", "The real answer."]
     assert codes(events) == [WARNING]
-    assert result.usage == AgentUsage(33, 11)
+    assert result.usage == AgentUsage(33 + 10, 11 + 1)  # 2.1.326 counts the request that was cut, too.
 
 
 def test_an_answer_of_two_megabytes_arrives_whole_at_a_consumer_that_pauses(bench: Bench) -> None:
@@ -141,24 +143,63 @@ def test_two_parallel_sub_agents_are_kept_apart(bench: Bench) -> None:
     results = {event.tool_id: event for event in of(events, AgentToolResultEvent)}
     assert {tool_id: event.parent_tool_use_id for tool_id, event in results.items()} == parents
     assert (results["toolu_inner_A"].output, results["toolu_inner_B"].output) == ("A", "B")
-    assert results["toolu_B"].output.startswith("answer of B")
+    assert "answer of B" in results["toolu_B"].output
+
+
+def said(events: list[AgentEvent]) -> list[str]:
+    """The texts, without the blank lines between one turn and the next."""
+    return [words for event in of(events, AgentTextEvent) if (words := event.text.strip("\n"))]
 
 
 def test_turns_that_background_agents_begin_are_part_of_the_run(bench: Bench) -> None:
     bench.server.respond(delegate_to_background)
     events, result = run(bench, extra_args=ALLOW_SHELL)
     assert result.ok
-    assert result.text == "Wait.Delegated.Noted.Noted."
+    assert result.text == "Wait.Delegated.\n\nNoted.\n\nNoted."
     assert result.usage == AgentUsage(164, 81)
     assert codes(events) == []
 
 
+def test_a_sub_agent_that_claude_itself_puts_into_the_background_is_waited_for(bench: Bench) -> None:
+    """Since 2.1.252 that is where all go unless the model says otherwise: the run has two turns, and two results."""
+
+    def respond(request: ModelRequest) -> Turn:
+        if request.prompt == "the inner task":
+            # Longer than a CLI may stay after its last word (`linger`).
+            call = shell("sleep 3; echo slept", "toolu_inner")
+            return Turn(text="inner words") if request.tool_results else Turn(tool_calls=[call])
+        if is_notified(request):
+            return Turn(text="It is done.", usage=Usage(7, 3))
+        if request.tool_results:
+            return Turn(text="I have sent one.")
+        arguments = {"description": "a task", "prompt": "the inner task", "subagent_type": "general-purpose"}
+        return Turn(tool_calls=[ToolCall("Agent", arguments, "toolu_agent")], usage=Usage(100, 50))
+
+    bench.server.respond(respond)
+    events, result = run(bench, extra_args=ALLOW_SHELL)
+    results = {event.tool_id: event.output for event in of(events, AgentToolResultEvent)}
+    assert "launched" in results["toolu_agent"]  # It did not wait for the agent there.
+    assert results["toolu_inner"] == "slept"
+    assert (result.ok, result.exit_code) == (True, 0)
+    assert said(events) == ["I have sent one.", "It is done."]
+    assert "inner words" not in result.text
+    assert result.usage == AgentUsage(100 + 10 + 10 + 10 + 7, 50 + 5 + 5 + 5 + 3)
+
+
 def test_the_turn_after_a_background_shell_is_part_of_the_run_and_no_shell_outlives_it(bench: Bench) -> None:
+    """2.1.326 would wait for the other shell, and so for ever for a server: it is ended 7 s after its last word."""
     bench.server.respond(leave_shells)
     events, result = run(bench, extra_args=ALLOW_SHELL)
-    assert (result.ok, result.exit_code) == (True, 0)  # It ended by itself, was not ended.
-    assert result.text == "Wait.Left running.Noted."
+    assert (result.ok, codes(events)) == (True, [])
+    assert result.text == "Wait.Left running.\n\nNoted."
     assert wait_until(lambda: not bench.processes(), GONE_WITHIN)
+
+
+def test_a_background_shell_is_waited_for_as_long_as_linger_says(bench: Bench) -> None:
+    bench.server.respond(leave_shells)
+    events, result = run(bench, extra_args=ALLOW_SHELL, linger=60.0)
+    assert (result.ok, result.exit_code) == (True, 0)  # It ended by itself, was not ended.
+    assert said(events) == ["Wait.", "Left running.", "Noted.", "Noted."]
 
 
 # --- sessions -----------------------------------------------------------------------------------------------
@@ -219,9 +260,11 @@ def test_a_refused_connection_is_a_network_failure(bench: Bench) -> None:
 
 
 def test_a_run_that_failed_at_the_api_can_be_gone_on_with(bench: Bench) -> None:
-    bench.server.script([HttpError(status=400), Turn(text="Better.")])
+    # 2.1.326 asks several times after a 400, each time for less.
+    bench.server.script([], then=HttpError(status=400))
     failed = run(bench)[1]
     assert failed.session_id
+    bench.server.script([Turn(text="Better.")])
     assert run(bench, session_id=failed.session_id)[1].text == "Better."
 
 
@@ -242,7 +285,7 @@ def test_a_flag_that_claude_does_not_know_is_a_config_error(bench: Bench) -> Non
 # --- the end, from outside ----------------------------------------------------------------------------------
 
 # A child of the shell tool, one of it in a session of its own, and the tool itself.
-SLEEPERS = shell("sleep 600 & setsid sleep 601 & sleep 602", "toolu_sleep")
+SLEEPERS = shell("sh -c 'sleep 600 & setsid sleep 601 & sleep 602'", "toolu_sleep")
 
 
 def hung_model(bench: Bench) -> Callable[[], bool]:
@@ -351,7 +394,10 @@ def test_an_image_reaches_the_model_and_the_prompt_beside_it_is_text(bench: Benc
     bench.server.script([Turn(text="A square.")])
     assert run(bench, "/what is this?", images=[image])[1].text == "A square."
     (request,) = bench.server.requests
-    assert request.prompt == "/what is this?"
+    # 2.1.326 says after it where it has put the image.
+    assert [words for words in request.conversation.user_texts if not words.startswith("[Image: source:")][-1] == (
+        "/what is this?"
+    )
     blocks = [block for message in request.body["messages"] for block in message["content"] if isinstance(block, dict)]
     (shown,) = [block for block in blocks if block["type"] == "image"]
     assert base64.b64decode(shown["source"]["data"]).startswith(b"\x89PNG")

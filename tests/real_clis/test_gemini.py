@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json
 import os
 import signal
 import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,55 @@ def test_a_resumed_run_knows_the_earlier_turn_and_keeps_id_and_permissions(lab: 
         "now", Turn(tool_calls=[write]), Turn(text="ok"), session_id=first.session_id, permission_mode="accept-edits"
     )
     assert (third.permission_denials, (lab.workdir / "a.txt").exists()) == ((), True)
+
+
+def some_minutes_pass(lab: Lab) -> None:
+    """Gemini knows the minute of a session by the name of its file."""
+    for path in lab.bench.home.glob(".gemini/tmp/*/chats/session-*"):
+        minute = datetime.datetime.strptime(path.name[8:24], "%Y-%m-%dT%H-%M") - datetime.timedelta(minutes=5)
+        path.rename(path.with_name(f"session-{minute:%Y-%m-%dT%H-%M}{path.name[24:]}"))
+
+
+def sessions_begun(lab: Lab) -> list[str]:
+    return [path.name[25:33] for path in lab.bench.home.glob(".gemini/tmp/*/chats/session-*")]
+
+
+@pytest.mark.timeout(400)
+def test_ten_resumes_over_many_minutes_with_other_runs_between_lose_nothing(lab: Lab) -> None:
+    """Each resume of Gemini 0.61.0 leaves a stub behind, and the next start deletes the session for it."""
+    session_id = lab.good("turn 0", Turn(text="answer 0")).session_id
+    assert session_id is not None
+    others = []
+    for number in range(1, 11):
+        if number != 3:  # Once within the minute of the last turn.
+            some_minutes_pass(lab)
+        result = lab.good(f"turn {number}", Turn(text=f"answer {number}"), session_id=session_id)
+        assert result.session_id == session_id
+        conversation = lab.server.requests[-1].conversation
+        assert [text for text in conversation.user_texts if text.startswith("turn")] == [
+            f"turn {earlier}" for earlier in range(number + 1)
+        ]
+        assert conversation.assistant_texts == tuple(f"answer {earlier}" for earlier in range(number))
+        if number % 2:
+            others.append(lab.good("another", Turn(text="yes")).session_id)
+    assert sorted(sessions_begun(lab)) == sorted(str(found)[:8] for found in (session_id, *others))
+    assert list(lab.bench.home.rglob("remoteclaw*")) == []
+
+
+@pytest.mark.timeout(400)
+def test_eight_sessions_begun_at_once_in_one_folder_can_all_be_resumed(lab: Lab) -> None:
+    """Each start of Gemini deletes the sessions whose prompt has not been written down yet."""
+    lab.server.script([], then=Turn(text="yes"))
+
+    def begin(number: int) -> str | None:
+        return lab.runtime.run(f"I am number {number}.", **lab.params()).session_id
+
+    with ThreadPoolExecutor(8) as pool:
+        begun = list(pool.map(begin, range(8)))
+    for number, session_id in enumerate(begun):
+        result = lab.runtime.run("Which number?", **lab.params(session_id=session_id))
+        assert result.session_id == session_id
+        assert f"I am number {number}." in lab.server.requests[-1].conversation.user_texts
 
 
 def test_an_unknown_session_and_one_of_another_folder_are_not_found(lab: Lab, tmp_path: Path) -> None:

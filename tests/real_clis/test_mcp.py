@@ -23,6 +23,7 @@ from remoteclaw_sync import (
     create_cli_runtime,
     errors,
 )
+from remoteclaw_sync.files import PREFIX
 from tests.fakes import codes, finished, wait_until
 from tests.real_clis.bench import Bench
 from tests.real_clis.clis import RealCli
@@ -136,8 +137,16 @@ def test_a_server_that_is_slow_to_start_is_there_in_the_first_request(cli: RealC
     cli_bench.server.respond(call_then_say_what_came(cli, "lab", "echo", {"text": "hi"}))
     events, result = run(cli_bench, cli, {"lab": server(cli_bench, "--start-delay", "3")})
     assert result.ok, result
+    assert is_offered(cli_bench, "lab", "echo")
     assert "echo: hi" in result.text
     assert errors.MCP_SERVER_FAILED not in codes(events)
+
+
+def is_offered(bench: Bench, server: str, tool: str) -> bool:
+    """Whether the model could know of a tool in the very first request."""
+    offered = bench.server.requests[0].tools
+    # Codex keeps MCP tools behind a search tool of the vendor's where the model has one, and cannot be told otherwise.
+    return "tool_search" in offered or any(server in name and name.endswith(tool) for name in offered)
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -337,13 +346,15 @@ def test_the_next_run_repairs_what_a_killed_host_left(cli: RealCli, cli_bench: B
     with subprocess.Popen(
         [sys.executable, "-c", HOST, *arguments], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ) as host:
-        if cli.name != "claude":  # Claude has its servers in a file of ours, the user's is not touched.
-            assert wait_until(lambda: any(borrowed.rglob("*.remoteclaw-journal")), timeout=30)
-        else:
-            assert wait_until(lambda: any(cli_bench.tmp.rglob("remoteclaw-sync-*")), timeout=30)
-        # The CLI is in the middle of its start: it waits for the server.
-        assert wait_until(lambda: waiting_servers(cli_bench), timeout=30)
-        host.send_signal(signal.SIGKILL)
+        try:
+            if cli.name != "claude":  # Claude has its servers in a file of ours, the user's is not touched.
+                assert wait_until(lambda: any(borrowed.rglob("*.remoteclaw-journal")), timeout=30)
+            else:
+                assert wait_until(lambda: any(cli_bench.tmp.rglob(f"{PREFIX}*.mcp.json")), timeout=30)
+            # The CLI is in the middle of its start: it waits for the server.
+            assert wait_until(lambda: waiting_servers(cli_bench), timeout=30)
+        finally:
+            host.kill()
     assert wait_until(lambda: not cli_bench.processes(), timeout=30), "the CLI lives on after its host"
     cli_bench.server.respond(call_then_say_what_came(cli, "lab", "echo", {"text": "hi"}))
     options = {"mcp_config": "merge-restore"} if cli.name in ("codex", "opencode") else {}

@@ -23,10 +23,12 @@ from remoteclaw_sync import (
     OutgoingMessage,
     create_cli_runtime,
 )
+from remoteclaw_sync.files import PREFIX
 from tests.fakes import PATIENCE, finished, wait_until
 from tests.real_clis.bench import Bench
 from tests.real_clis.clis import RealCli
 from tests.real_clis.script import Hang, ToolCall, Turn
+from tests.real_clis.test_mcp import is_offered
 
 SERVER = "remoteclaw"
 UNICODE = 'Ünïcødé 🎉 👩\u200d💻 \u2028 "q" \\ {env:HOME} $HOME\n\ttab'
@@ -95,7 +97,7 @@ def test_functions_are_called_with_their_arguments_and_the_model_gets_what_they_
         """Place an order."""
         values = {"number": number, "price": price, "urgent": urgent, "tags": tags, "amounts": amounts}
         received.append({**values, "where": where, "note": note})
-        (folder,) = gateways.glob("remoteclaw-gw-*")
+        (folder,) = (path.parent for path in gateways.glob(f"{PREFIX}*/s"))
         surroundings.append((stat.S_IMODE(folder.stat().st_mode), stat.S_IMODE((folder / "s").stat().st_mode)))
         return {"note": note, "number": number + 1}
 
@@ -132,6 +134,7 @@ def test_functions_are_called_with_their_arguments_and_the_model_gets_what_they_
     )
     events, result = run(cli_bench, cli, [order, fail, meet, big])
     assert (result.ok, result.text) == (True, "all done")
+    assert is_offered(cli_bench, SERVER, "order")
     outcomes = results(events)
 
     assert received == [{**arguments, "where": "home"}]

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -67,9 +68,13 @@ class Server:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.stop()
 
-    def stop(self) -> int:
-        """Ask it to end, as a service manager does; returns the exit code."""
-        self._process.terminate()
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def stop(self, signal_number: int = signal.SIGTERM) -> int:
+        """Ask it to end, as a service manager does (or by another signal); returns the exit code."""
+        self._process.send_signal(signal_number)
         try:
             return self._process.wait(PATIENCE)
         finally:
@@ -129,6 +134,12 @@ def gunicorn(site: str, folder: Path, *, workers: int = 2) -> Server:
     """Under gunicorn's threads."""
     threads = ("--worker-class", "gthread", "--workers", str(workers), "--threads", "32")
     return Server("-m", "gunicorn", *threads, "--bind", "127.0.0.1:0", f"tests.web.{site}:app", folder=folder)
+
+
+def gunicorn_on_gevent(site: str, folder: Path) -> Server:
+    """One worker, whose requests are greenlets of one thread."""
+    worker = ("--worker-class", "gevent", "--workers", "1")
+    return Server("-m", "gunicorn", *worker, "--bind", "127.0.0.1:0", f"tests.web.{site}:app", folder=folder)
 
 
 def waitress(site: str, folder: Path) -> Server:

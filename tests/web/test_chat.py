@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import re
+import weakref
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from wsgiref.validate import validator
 
@@ -13,13 +15,12 @@ import pytest
 
 from remoteclaw_sync import AgentEvent, AgentTextEvent, create_cli_runtime
 from remoteclaw_sync.web import Runs
-from remoteclaw_sync.web.chat import MAX_BODY, PAGE, Chat
+from remoteclaw_sync.web.door import Door
+from remoteclaw_sync.web.page import MAX_BODY, PAGE, Chat
 from tests.fakes import wait_until
 from tests.web.streams import check_whole, frames
 
-TOKEN = "the-token"
 HOST = "127.0.0.1:8788"
-COOKIE = f"chat={TOKEN}"
 JSON = {"CONTENT_TYPE": "application/json"}
 
 
@@ -36,7 +37,7 @@ class Answer:
             "SERVER_PORT": "8788",
             "SERVER_PROTOCOL": "HTTP/1.1",
             "HTTP_HOST": HOST,
-            "HTTP_COOKIE": COOKIE,
+            "HTTP_AUTHORIZATION": f"Bearer {session_of(chat)}",
             "CONTENT_LENGTH": str(len(body)),
             "wsgi.version": (1, 0),
             "wsgi.url_scheme": "http",
@@ -64,14 +65,30 @@ class Answer:
         return json.loads(self.body)
 
 
+SESSIONS: weakref.WeakKeyDictionary[Door, str] = weakref.WeakKeyDictionary()
+
+
+def session_of(chat: Chat) -> str:
+    """The session of a visitor who has been let in before."""
+    return SESSIONS[chat.door]
+
+
 @pytest.fixture
-def chat(registry: Runs) -> Chat:
+def announced() -> list[str]:
+    """The links that were announced."""
+    return []
+
+
+@pytest.fixture
+def chat(registry: Runs, announced: list[str]) -> Chat:
     def start(provider: str, prompt: str, session_id: str | None) -> Iterable[AgentEvent]:
         return create_cli_runtime(provider, pace=0).start(prompt, session_id=session_id)
 
+    door = Door(announced.append)
+    SESSIONS[door] = door.open(door.link) or ""
+    announced.clear()
     return Chat(
-        token=TOKEN,
-        cookie="chat",
+        door=door,
         hosts={HOST},
         providers={"claude": False, "demo": True},
         default="demo",
@@ -87,11 +104,55 @@ def ask(chat: Chat, **body: Any) -> Answer:
 # --- the way it is meant ---------------------------------------------------------------------------------------
 
 
-def test_the_address_with_the_token_gives_the_page_and_a_cookie(chat: Chat) -> None:
-    page = Answer(chat, "GET", f"/?token={TOKEN}", HTTP_COOKIE=None)
+def enter(chat: Chat, link: str, **headers: str | None) -> Answer:
+    """Exchange a link for a session, as the page does."""
+    return Answer(chat, "POST", "/api/session", **{"HTTP_AUTHORIZATION": f"Bearer {link}", **headers})
+
+
+def test_the_page_is_for_everybody_and_holds_nothing(chat: Chat) -> None:
+    page = Answer(chat, "GET", "/", HTTP_AUTHORIZATION=None)
     assert (page.status, page.body) == (200, PAGE)
-    assert page.headers["Set-Cookie"] == f"{COOKIE}; Path=/; HttpOnly; SameSite=Strict"
-    assert Answer(chat, "GET", "/").status == 200
+
+
+def test_a_link_is_exchanged_for_a_session_that_opens_everything(chat: Chat) -> None:
+    entered = enter(chat, chat.door.link)
+    assert entered.status == 201
+    mine = {"HTTP_AUTHORIZATION": f"Bearer {entered.json['session']}"}
+    assert Answer(chat, "GET", "/api/providers", **mine).json["default"] == "demo"
+
+
+def test_a_link_works_once_and_the_next_one_is_announced(chat: Chat, announced: list[str]) -> None:
+    first = chat.door.link
+    session = enter(chat, first).json["session"]
+    assert announced == [chat.door.link]
+    again = enter(chat, first)
+    assert again.status == 403
+    assert "remoteclaw-sync serve" in again.json["error"], "it says where the next link is"
+    assert announced == [chat.door.link], "a link that fails uses nothing up"
+    second = enter(chat, announced[0])
+    assert second.status == 201
+    for one in (session, second.json["session"]):
+        assert Answer(chat, "GET", "/api/providers", HTTP_AUTHORIZATION=f"Bearer {one}").status == 200
+
+
+def test_of_many_who_use_a_link_at_once_one_is_let_in(chat: Chat) -> None:
+    link = chat.door.link
+    with ThreadPoolExecutor(16) as pool:
+        statuses = list(pool.map(lambda _: enter(chat, link).status, range(64)))
+    assert sorted(statuses) == [201] + [403] * 63
+
+
+@pytest.mark.parametrize("place", ["/", "/api/providers", "/api/session"])
+def test_no_answer_sets_a_cookie_and_a_cookie_opens_nothing(place: str, chat: Chat) -> None:
+    session = session_of(chat)
+    method = "POST" if place == "/api/session" else "GET"
+    link = chat.door.link
+    shown = f"Bearer {link if method == 'POST' else session}"
+    answer = Answer(chat, method, place, HTTP_AUTHORIZATION=shown)
+    assert answer.status in (200, 201)
+    assert "Set-Cookie" not in answer.headers
+    cookies = "; ".join(f"{name}={value}" for name in ("session", "token", "chat") for value in (session, link))
+    assert Answer(chat, "GET", "/api/providers", HTTP_AUTHORIZATION=None, HTTP_COOKIE=cookies).status == 403
 
 
 def test_a_run_is_started_listened_to_and_found_again(chat: Chat) -> None:
@@ -115,25 +176,30 @@ def test_a_run_is_stopped(chat: Chat, registry: Runs) -> None:
 
 # --- who may not -----------------------------------------------------------------------------------------------
 
-PLACES = [("GET", "/"), ("GET", "/api/providers"), ("POST", "/api/runs"), ("GET", "/api/runs/x/events")]
+PLACES = [("GET", "/api/providers"), ("POST", "/api/runs"), ("GET", "/api/runs/x/events")]
 PLACES += [("POST", "/api/runs/x/abort"), ("GET", "/nowhere")]
+FOREIGN = [
+    {"HTTP_HOST": "evil.example:8788"},
+    {"HTTP_HOST": "127.0.0.1"},
+    {"HTTP_HOST": None},
+    {"HTTP_ORIGIN": "http://evil.example"},
+    {"HTTP_ORIGIN": "https://127.0.0.1:8788"},
+    {"HTTP_ORIGIN": "http://127.0.0.1:8789"},
+    {"HTTP_ORIGIN": "null"},
+]
 
 
 @pytest.mark.parametrize(("method", "path"), PLACES)
 @pytest.mark.parametrize(
     "headers",
     [
-        {"HTTP_COOKIE": None},
-        {"HTTP_COOKIE": "chat=wrong"},
-        {"HTTP_COOKIE": "chat="},
-        {"HTTP_COOKIE": f"other={TOKEN}"},
-        {"HTTP_HOST": "evil.example:8788"},
-        {"HTTP_HOST": "127.0.0.1"},
-        {"HTTP_HOST": None},
-        {"HTTP_ORIGIN": "http://evil.example"},
-        {"HTTP_ORIGIN": "https://127.0.0.1:8788"},
-        {"HTTP_ORIGIN": "http://127.0.0.1:8789"},
-        {"HTTP_ORIGIN": "null"},
+        {"HTTP_AUTHORIZATION": None},
+        {"HTTP_AUTHORIZATION": ""},
+        {"HTTP_AUTHORIZATION": "Bearer"},
+        {"HTTP_AUTHORIZATION": "Bearer "},
+        {"HTTP_AUTHORIZATION": "Bearer wrong"},
+        {"HTTP_AUTHORIZATION": "Bearer \xff\ud800"},
+        *FOREIGN,
     ],
     ids=str,
 )
@@ -143,25 +209,47 @@ def test_nobody_else_gets_in(
     body = json.dumps({"provider": "demo", "prompt": "hi"}).encode() if method == "POST" else b""
     answer = Answer(chat, method, path, body, **{**JSON, **headers})
     assert answer.status == 403
-    assert "Set-Cookie" not in answer.headers
-    assert TOKEN.encode() not in answer.body
+    for secret in (session_of(chat), chat.door.link):
+        assert secret.encode() not in answer.body
     assert registry.folder.run_ids() == []
+
+
+@pytest.mark.parametrize("headers", FOREIGN, ids=str)
+def test_a_link_is_not_exchanged_for_another_site(headers: dict[str, str | None], chat: Chat) -> None:
+    link = chat.door.link
+    assert enter(chat, link, **headers).status == 403
+    assert enter(chat, link).status == 201, "and it is not used up by that"
+
+
+def test_neither_link_nor_session_does_the_others_work(chat: Chat) -> None:
+    assert Answer(chat, "GET", "/api/providers", HTTP_AUTHORIZATION=f"Bearer {chat.door.link}").status == 403
+    assert enter(chat, session_of(chat)).status == 403
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_another_sites_page_may_link_to_the_page_and_nothing_else(site: str, chat: Chat) -> None:
-    assert Answer(chat, "GET", f"/?token={TOKEN}", HTTP_COOKIE=None, HTTP_SEC_FETCH_SITE=site).status == 200
+    assert Answer(chat, "GET", "/", HTTP_AUTHORIZATION=None, HTTP_SEC_FETCH_SITE=site).status == 200
+    assert enter(chat, chat.door.link, HTTP_SEC_FETCH_SITE=site).status == 403
     assert Answer(chat, "GET", "/api/providers", HTTP_SEC_FETCH_SITE=site).status == 403
     assert Answer(chat, "GET", "/api/providers", HTTP_SEC_FETCH_SITE="same-origin").status == 200
 
 
-def test_the_token_in_the_address_opens_the_page_only(chat: Chat) -> None:
-    assert Answer(chat, "GET", f"/api/providers?token={TOKEN}", HTTP_COOKIE=None).status == 403
-    assert Answer(chat, "GET", "/?token=wrong", HTTP_COOKIE=None).status == 403
+@pytest.mark.parametrize("name", ["token", "session"])
+def test_nothing_in_an_address_opens_anything(name: str, chat: Chat) -> None:
+    for secret in (session_of(chat), chat.door.link):
+        assert Answer(chat, "GET", f"/api/providers?{name}={secret}", HTTP_AUTHORIZATION=None).status == 403
 
 
-def test_the_page_is_found_beside_other_servers_cookies(chat: Chat) -> None:
-    assert Answer(chat, "GET", "/", HTTP_COOKIE=f'odd="[{{; {COOKIE}; x').status == 200
+def test_one_run_more_than_may_be_is_refused_until_one_has_ended(chat: Chat, registry: Runs) -> None:
+    registry.max_live = 2
+    run_ids = [ask(chat, prompt="demo:hang").json["run_id"] for _ in range(2)]
+    refused = ask(chat)
+    assert refused.status == 429
+    assert "2 agents are at work" in refused.json["error"]
+    assert len(registry.folder.run_ids()) == 2
+    registry.get(run_ids[0]).abort()
+    assert wait_until(lambda: ask(chat).status == 201)
+    registry.abort_all()
 
 
 # --- what it does not take -------------------------------------------------------------------------------------

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,6 +21,7 @@ ENTER, SHIFT_ENTER, ESCAPE, TAB = "\ue007", "\ue008\ue007\ue008", "\ue00c", "\ue
 EVIL = "<img src=x onerror=document.title='owned'><script>document.title='owned'</script> [link](javascript:alert(1))"
 
 Opener = Callable[..., Browser]
+NewBrowser = Callable[..., Browser]
 Starter = Callable[..., Server]
 
 
@@ -26,34 +31,42 @@ def serve(tmp_path: Path) -> Iterator[Starter]:
     needs_browser()
     with ExitStack() as stack:
 
-        def start(pace: float = 0.0, cwd: Path | None = None) -> Server:
+        def start(pace: float = 0.0, cwd: Path | None = None, port: int | None = None) -> Server:
             folder = cwd or tmp_path / "work"
             folder.mkdir(exist_ok=True)
             command = ("-m", "remoteclaw_sync", "serve", "--port", "0", "--provider", "demo", "--cwd", str(folder))
-            server = Server(*command, folder=tmp_path / "server", REMOTECLAW_DEMO_PACE=str(pace))
+            more = () if port is None else ("--port", str(port))
+            server = Server(*command, *more, folder=tmp_path / "server", REMOTECLAW_DEMO_PACE=str(pace))
             return stack.enter_context(server)
 
         yield start
 
 
 @pytest.fixture
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
-    """Opens a server's page in a new browser."""
+def new_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewBrowser]:
+    """Starts a browser."""
     with ExitStack() as stack:
+        # Not the test's own folder, whose name is too long for the socket that Chromium puts into it.
+        yield lambda **size: stack.enter_context(browser(tmp_path_factory.mktemp("b"), **size))
 
-        def open_page(server: Server, **size: int) -> Browser:
-            # Not the test's own folder, whose name is too long for the socket that Chromium puts into it.
-            opened = stack.enter_context(browser(tmp_path_factory.mktemp("b"), **size))
-            opened.open(server.address)
-            return opened
 
-        yield open_page
+@pytest.fixture
+def page(new_browser: NewBrowser) -> Opener:
+    """Opens a server's page in a new browser."""
+
+    def open_page(server: Server, **size: int) -> Browser:
+        opened = new_browser(**size)
+        opened.open(server.address)
+        return opened
+
+    return open_page
 
 
 def test_text_streams_in_with_thinking_a_tool_call_and_the_cost(serve: Starter, page: Opener) -> None:
-    chat = page(serve(pace=0.05))
+    server = serve(pace=0.05)
+    chat = page(server)
     chat.screenshot("1-empty")
-    assert chat.driver.current_url.endswith("/"), "the token is out of the address bar"
+    assert chat.driver.current_url == f"http://127.0.0.1:{server.port}/", "the token is out of the address bar"
     chat.type("What is here?" + ENTER)
     chat.until(lambda: chat.count(".agent.busy .text") and "Hello" in chat.text(".agent .text"))
     early = chat.text(".agent .text")
@@ -180,3 +193,126 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(serve: Starter, page: Opene
     for selector in ("#send", "#provider", "#theme"):
         assert chat.find(selector).size["height"] >= 44, "large enough for a finger"
     chat.screenshot("9-phone")
+
+
+# --- who is let in ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def another_server() -> Iterator[tuple[int, list[str]]]:
+    """Somebody else's, on another port of this host; with what it is sent (requests and headers)."""
+    heard: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append(f"{self.path}\n{self.headers}")
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(
+                b"<title>other</title><script>fetch('/steal').then(() => document.title = 'tried')</script>"
+            )
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_port, heard
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def secrets_of(chat: Browser) -> str:
+    return str(chat.driver.execute_script("return sessionStorage.getItem('remoteclaw-sync-session')"))
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+def test_another_server_on_this_host_gets_nothing_that_lets_it_in(name: str, serve: Starter, page: Opener) -> None:
+    server = serve()
+    chat = page(server)
+    session = secrets_of(chat)
+    assert len(session) == 32
+    with another_server() as (port, heard):
+        chat.driver.get(f"http://{name}:{port}/land")
+        chat.until(lambda: chat.driver.title == "tried")
+        seen = chat.driver.execute_script("return [document.cookie, JSON.stringify(sessionStorage), document.referrer]")
+    assert seen == ["", "{}", ""]
+    assert len(heard) >= 2
+    assert not any(header.lower().startswith("cookie:") for request in heard for header in request.splitlines())
+    for secret in (session, server.address.rpartition("=")[2]):
+        assert not any(secret in request for request in heard)
+    assert chat.driver.get_cookies() == []
+
+
+def test_what_the_browser_remembers_of_the_link_lets_nobody_in(
+    serve: Starter, page: Opener, new_browser: NewBrowser
+) -> None:
+    """An address stays in the browser's history, fragment and all; so it must be worth nothing."""
+    server = serve()
+    page(server)
+    later = new_browser()
+    later.driver.get(server.address)
+    later.until(lambda: "not signed in" in later.text())
+    assert "remoteclaw-sync serve" in later.text(), "it says where there is another link"
+    assert not later.shows("#form")
+    later.screenshot("10-used-link")
+    assert server.address.rpartition("=")[2] not in later.driver.current_url
+
+
+def test_a_tab_without_a_link_is_told_where_to_find_one_and_a_pasted_link_lets_it_in(
+    serve: Starter, new_browser: NewBrowser
+) -> None:
+    server = serve()
+    chat = new_browser()
+    chat.driver.get(f"http://127.0.0.1:{server.port}/")
+    chat.until(lambda: "newest link" in chat.text())
+    chat.open(server.address)
+    chat.type("Hello" + ENTER)
+    chat.turns_done(1)
+    assert [line for line in chat.complaints() if "403" not in line] == []
+
+
+def test_a_second_tab_opens_with_the_next_link_and_the_first_stays(serve: Starter, page: Opener) -> None:
+    server = serve()
+    chat = page(server)
+    first = chat.driver.current_window_handle
+    chat.until(lambda: server.output.count("#token=") == 2)
+    chat.driver.switch_to.new_window("tab")
+    chat.open(re.findall(r"http://\S+", server.output)[-1])
+    chat.type("From the second" + ENTER)
+    chat.turns_done(1)
+    chat.driver.switch_to.window(first)
+    chat.type("From the first" + ENTER)
+    chat.turns_done(1)
+    chat.driver.get(server.address)  # The used one, in a tab that is in already.
+    chat.reload()
+    chat.turns_done(1)
+    assert "From the first" in chat.text()
+
+
+def test_a_lost_connection_is_said_and_a_server_that_has_started_anew_asks_for_its_own_link(
+    serve: Starter, page: Opener
+) -> None:
+    server = serve()
+    chat = page(server)
+    chat.type("demo:hang" + ENTER)
+    chat.until(lambda: chat.count("details.tool .output"))
+    server.stop(signal.SIGKILL)
+    chat.until(lambda: chat.count(".lost"))
+    chat.screenshot("11-lost")
+    again = serve(port=server.port)
+    chat.until(lambda: "not signed in" in chat.text())
+    assert not chat.count(".busy")
+    assert not chat.count(".lost")
+    chat.screenshot("12-new-server")
+    chat.driver.get(again.address)
+    chat.until(lambda: chat.count("#provider option"))
+    chat.type("Hello" + ENTER)
+    chat.until(lambda: chat.count(".cost") == 1)

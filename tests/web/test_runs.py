@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from remoteclaw_sync import AgentEvent, AgentTextEvent
-from remoteclaw_sync.web import EventStream, Runs, UnknownRunError, sse
+from remoteclaw_sync.web import EventStream, Runs, TooManyRunsError, UnknownRunError, sse
 from tests.fakes import PATIENCE, FakeRuntime, Gate, alive, wait_until
 from tests.web.streams import Frame, check_whole, frame, frames, text_of
 
+runs_module = sys.modules[Runs.__module__]  # The package has a registry of that name.
 GateMaker = Callable[[], Gate]
 Worker = Callable[[str], tuple[subprocess.Popen[str], str, int]]
 
@@ -174,15 +177,108 @@ def test_the_folder_and_its_files_are_private(registry: Runs) -> None:
     assert os.stat(registry.folder.file(stream.run_id)).st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("kind", ["open to others", "a link"])
+TAKEN = ["a folder of another user", "open to others", "a link", "a file"]
+
+
+def take(path: Path, kind: str) -> None:
+    """As another user who was there first."""
+    if kind == "a link":
+        (path.parent / "elsewhere").mkdir(mode=0o700)
+        path.symlink_to(path.parent / "elsewhere")
+    elif kind == "a file":
+        path.touch()
+    else:
+        path.mkdir(mode=0o700)
+        if kind == "open to others":
+            path.chmod(0o777)
+        elif os.geteuid() == 0:
+            os.chown(path, 65534, 65534)
+        else:
+            pytest.skip("only root can give a folder to another user")
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary folder that all users share, and nobody has said where runs are kept."""
+    monkeypatch.delenv("REMOTECLAW_SYNC_RUNS", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "shared"))
+    monkeypatch.setattr(runs_module, "_PRIVATE_FOLDERS", [])
+    (tmp_path / "shared").mkdir()
+    return tmp_path / "shared"
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_where_somebody_has_taken_the_folders_name_runs_are_kept_at_home(kind: str, shared: Path) -> None:
+    take(shared / f"remoteclaw-sync-runs-{os.geteuid()}", kind)
+    stream = sse(FakeRuntime(["text", "a"]).start("hi"), detach=True, registry=Runs())
+    whole = frames(stream)
+    check_whole(whole)
+    assert frames(sse(Runs().resume(whole[0].id))) == whole[1:], "another worker finds it without being told"
+    home = shared.parent / "home/.cache/remoteclaw-sync-runs"
+    assert [path.stem for path in home.iterdir()] == [stream.run_id]
+    assert home.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_without_a_home_they_are_kept_in_a_new_folder(
+    kind: str, shared: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (shared.parent / "home").touch()
+    take(shared / f"remoteclaw-sync-runs-{os.geteuid()}", kind)
+    check_whole(frames(sse(FakeRuntime(["text", "a"]).start("hi"), registry=Runs())))
+    first = sse([AgentTextEvent("a")], detach=True, registry=Runs())
+    list(first)
+    assert Runs().get(first.run_id).run_id == first.run_id
+    path = Path(Runs().folder.path)
+    assert path.parent == shared
+    assert path.stat().st_mode & 0o777 == 0o700
+    assert "REMOTECLAW_SYNC_RUNS" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # From 3.12 on, for any fork beside threads.
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_forked_copy_of_a_stream_that_is_dropped_leaves_the_run_alone(begun: bool, registry: Runs) -> None:
+    stream = sse(FakeRuntime(["text", "a"], ["hang"]).start("hi"), registry=registry)
+    if begun:
+        next_frame(stream)
+    child = os.fork()
+    if not child:
+        try:
+            stream.close()
+            os._exit(0 if list(stream) == [] else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert [handle.run_id for handle in registry] == [stream.run_id]
+    if not begun:
+        next_frame(stream)
+    registry.get(stream.run_id).abort()
+    assert [one.data.get("code") for one in frames(stream)] == ["ABORTED", None]
+
+
+def test_one_run_more_than_may_be_live_is_refused(tmp_path: Path) -> None:
+    registry = Runs(tmp_path / "runs", max_live=1)
+    stream = sse(FakeRuntime(["hang"]).start("hi"), registry=registry)
+    for detach in (True, False):
+        with pytest.raises(TooManyRunsError, match="1 agents"):
+            sse(FakeRuntime(["hang"]).start("hi"), detach=detach, registry=registry)
+    assert registry.folder.run_ids() == [stream.run_id]
+    stream.close()
+    check_whole(frames(sse(FakeRuntime(["text", "a"]).start("hi"), registry=registry)))
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, True, "3"])
+def test_a_limit_that_is_none_is_refused(number: Any, tmp_path: Path) -> None:
+    with pytest.raises((TypeError, ValueError), match="max_live"):
+        Runs(tmp_path, max_live=number)
+
+
+@pytest.mark.parametrize("kind", ["open to others", "a link", "a file"])
 def test_a_folder_that_somebody_else_could_write_to_is_refused(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "runs"
-    if kind == "a link":
-        (tmp_path / "elsewhere").mkdir(mode=0o700)
-        path.symlink_to(tmp_path / "elsewhere")
-    else:
-        path.mkdir()
-        path.chmod(0o777)
+    take(path, kind)
     with pytest.raises(PermissionError, match="0700"):
         Runs(path).start([AgentTextEvent("a")])
 

@@ -108,6 +108,49 @@ def test_bad_options_raise_when_the_call_is_made(options: dict[str, Any], error:
         sse(EVENTS, **options)
 
 
+@pytest.mark.parametrize("seconds", [1e10, 1e12, 1e300, math.inf])
+@pytest.mark.parametrize("make", [sse, ndjson])
+def test_a_heartbeat_longer_than_any_clock_can_wait_is_as_good_as_a_day(
+    make: Any, seconds: float, registry: Runs
+) -> None:
+    assert len(list(make(EVENTS, heartbeat=seconds))) == len(EVENTS)
+    assert len(list(make(EVENTS, heartbeat=seconds, detach=True, registry=registry))) == len(EVENTS)
+
+
+def test_a_retry_longer_than_any_clock_can_wait_is_as_good_as_a_day() -> None:
+    assert next(sse(EVENTS, retry=math.inf)) == b"retry: 86400000\n\n"
+
+
+def nested(depth: int) -> dict[str, Any]:
+    inner: Any = [math.nan]
+    for _ in range(depth):
+        inner = {"x": [inner, "é"]}
+    return {"deep": inner}
+
+
+@pytest.mark.parametrize("depth", [300, 600, 5_000, 100_000])
+@pytest.mark.parametrize("detach", [True, False])
+def test_a_tools_input_may_be_nested_as_deep_as_it_likes(depth: int, detach: bool, registry: Runs) -> None:
+    events = [AgentTextEvent("a"), AgentToolUseEvent("t", "1", nested(depth)), AgentTextEvent("b"), DONE]
+    blocks = list(sse(events, detach=detach, registry=registry))
+    assert [block.split(b"\n")[1] for block in blocks] == [
+        b"event: text",
+        b"event: tool_use",
+        b"event: text",
+        b"event: done",
+    ]
+    data = blocks[1].split(b"\n")[2]
+    assert data.count(b'{"x":[') == data.count('"é"]}'.encode()) == depth
+    assert b"[null]" in data
+
+
+def test_an_input_that_contains_itself_ends_the_stream_and_not_the_server() -> None:
+    around: dict[str, Any] = {}
+    around["x"] = [around]
+    found = frames(sse([AgentToolUseEvent("t", "1", around), DONE]))
+    assert [one.data.get("code") for one in found] == ["STREAM_FAILED", None]
+
+
 @pytest.mark.parametrize("make", [sse, ndjson])
 def test_while_the_agent_is_silent_there_are_heartbeats(make: Any, registry: Runs) -> None:
     stream = make(FakeRuntime(["text", "a"], ["hang"]).start("hi"), heartbeat=QUICK, registry=registry)

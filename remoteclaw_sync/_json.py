@@ -1,0 +1,65 @@
+"""JSON as the standard has it, of whatever an agent's tools may hold."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+COMPACT = (",", ":")
+SPACED = (", ", ": ")
+
+
+def dump(value: Any, separators: tuple[str, str] = SPACED) -> str:
+    """On one line. A number that JSON has no word for (NaN) becomes null, an object that it does not know a string."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=separators, default=str)
+    except (ValueError, RecursionError):
+        # NaN, or nested deeper than the encoder can follow, which is less than the parser may have read.
+        return "".join(_pieces(value, *separators))
+
+
+def _pieces(value: Any, comma: str, colon: str) -> Iterator[str]:
+    """The same without recursion. Raises ValueError for what contains itself."""
+    levels: list[tuple[Iterator[tuple[str, Any]], str, int]] = [(iter([("", value)]), "", 0)]
+    around: set[int] = set()
+    while levels:
+        items, closing, key = levels[-1]
+        for lead, item in items:
+            yield lead
+            if isinstance(item, dict):
+                inner, brackets = _members(item, comma, colon), "{}"
+            elif isinstance(item, list | tuple):
+                inner, brackets = _elements(item, comma), "[]"
+            else:
+                yield _scalar(item)
+                continue
+            if id(item) in around:
+                raise ValueError("a value that contains itself cannot be written as JSON")
+            around.add(id(item))
+            levels.append((inner, brackets[1], id(item)))
+            yield brackets[0]
+            break
+        else:
+            levels.pop()
+            around.discard(key)
+            yield closing
+
+
+def _members(items: dict[Any, Any], comma: str, colon: str) -> Iterator[tuple[str, Any]]:
+    lead = ""
+    for key, item in items.items():
+        name = key if isinstance(key, str) else json.dumps(key)
+        yield f"{lead}{_scalar(name)}{colon}", item
+        lead = comma
+
+
+def _elements(items: list[Any] | tuple[Any, ...], comma: str) -> Iterator[tuple[str, Any]]:
+    return ((comma if index else "", item) for index, item in enumerate(items))
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "null"
+    return json.dumps(value, ensure_ascii=False, default=str)

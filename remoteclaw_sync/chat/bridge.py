@@ -1,0 +1,617 @@
+"""From a chat message to an answer: one agent run per message, in the session of its conversation."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+
+import attrs
+
+from .. import errors
+from .._values import as_dict, check_env, check_path, check_seconds, check_size
+from ..engine.classify import RETRYABLE
+from ..factory import create_cli_runtime
+from ..process.abort_listener import AbortListener
+from ..tool_server.messaging import GatewayTools
+from ..tool_server.server import DEFAULT_CALL_TIMEOUT, Gateway
+from ..tool_server.tools import ToolLike, build_tools
+from ..types import (
+    AgentDeliveryResult,
+    AgentDoneEvent,
+    AgentErrorEvent,
+    AgentEvent,
+    AgentExecuteParams,
+    AgentRunResult,
+    AgentRuntime,
+    AgentTextEvent,
+    AgentToolResultEvent,
+    AgentToolUseEvent,
+    BridgeCallbacks,
+    ChannelMessage,
+    McpServerConfig,
+    McpSideEffects,
+    PermissionMode,
+    ReplyPayload,
+)
+from .bell import Bell
+from .delivery import DEFAULT_CHUNK_LIMIT, BlockStream, LengthUnit, payloads_from, split_chunks
+from .sessions import Conversation, SessionMap, Turn
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_CONCURRENT_RUNS = 16  # A CLI takes 150 to 600 MB.
+# Failures for which another key may be the cure, and those for which another provider may.
+ROTATE_ON = frozenset({"auth", "billing", "rate_limit"})
+FALL_BACK_ON = RETRYABLE | {"auth", "billing", "cli_missing", "config", "crash", "incomplete", "timeout", "unknown"}
+
+
+@attrs.frozen(kw_only=True)
+class RetryPolicy:
+    """How often, and after how long, a run is tried again that met a rate limit, an overload or a network failure."""
+
+    attempts: int = 3  # In all.
+    first_delay: float = 1.0
+    factor: float = 2.0
+    longest_delay: float = 30.0
+    jitter: float = 0.2  # Of each delay, at random, so that forty chats do not come back together.
+
+    def __attrs_post_init__(self) -> None:
+        check_size("attempts", self.attempts)
+        check_seconds("first_delay", self.first_delay)
+        check_seconds("longest_delay", self.longest_delay)
+
+    def delay(self, tries: int) -> float:
+        """Seconds to wait after so many tries."""
+        delay = min(self.first_delay * self.factor ** (tries - 1), self.longest_delay)
+        return delay * (1 + random.uniform(-self.jitter, self.jitter))
+
+
+@attrs.frozen
+class Route:
+    """A runtime (or the name of a provider), with the model and the variables it needs."""
+
+    runtime: AgentRuntime | str
+    model: str | None = attrs.field(default=None, kw_only=True)
+    env: Mapping[str, str | None] = attrs.field(factory=dict, converter=as_dict, kw_only=True, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        check_env("env", self.env, unset_ok=True)
+        if isinstance(self.runtime, str):
+            object.__setattr__(self, "runtime", create_cli_runtime(self.runtime))
+        elif not isinstance(self.runtime, AgentRuntime) or isinstance(self.runtime, type):
+            raise TypeError(f"runtime must be an AgentRuntime or a provider's name, not {self.runtime!r}")
+
+    @property
+    def provider(self) -> str:
+        """Whose sessions these are."""
+        return getattr(self.runtime, "provider", None) or type(self.runtime).__name__
+
+    def execute(self, params: AgentExecuteParams) -> Iterator[AgentEvent]:
+        """The runtime's own `execute()`."""
+        assert not isinstance(self.runtime, str)
+        return self.runtime.execute(params)
+
+
+class ChannelBridge:
+    """Answers chat messages with agent runs, from any thread.
+
+    One run per conversation at a time, in the order `handle()` was called, also across processes that share the
+    session map; different conversations run in parallel, up to `max_concurrent_runs` in this process. What is tried
+    again (a lost session, `retry`, another of the `env_alternatives`, one of the `fallbacks`) is tried only while the
+    agent has neither said nor done anything.
+
+    Args:
+        runtime: the agent, or the name of a provider.
+        session_map: a SessionMap, or the path for one (then closed by `close()`).
+        workspace_dir: where the agent works.
+        chunk_limit, chunk_unit: how long a message of the channel may be, and what it counts.
+        tools: Python functions, `tool(...)`s and GatewayTools for the agent.
+        mcp_servers, system_prompt, model, permission_mode, env, extra_args, deadline: for every run.
+        call_timeout: seconds for one call of a Python tool.
+        max_concurrent_runs: in this process.
+        retry: try again after a rate limit, an overload or a network failure (default: do not).
+        env_alternatives: variables, for example another API key, to try one after the other when the first was
+            refused or used up.
+        fallbacks: other agents to ask when this one cannot be reached; each has sessions of its own.
+    """
+
+    def __init__(
+        self,
+        runtime: AgentRuntime | str,
+        *,
+        session_map: SessionMap | str | os.PathLike[str],
+        workspace_dir: str | os.PathLike[str],
+        chunk_limit: int = DEFAULT_CHUNK_LIMIT,
+        chunk_unit: LengthUnit = "characters",
+        tools: Iterable[ToolLike] = (),
+        mcp_servers: Mapping[str, McpServerConfig] | None = None,
+        system_prompt: str | None = None,
+        model: str | None = None,
+        permission_mode: PermissionMode = "default",
+        env: Mapping[str, str | None] | None = None,
+        extra_args: Sequence[str] = (),
+        deadline: float | None = None,
+        call_timeout: float | None = DEFAULT_CALL_TIMEOUT,
+        max_concurrent_runs: int = DEFAULT_CONCURRENT_RUNS,
+        retry: RetryPolicy | None = None,
+        env_alternatives: Sequence[Mapping[str, str | None]] = (),
+        fallbacks: Sequence[AgentRuntime | str | Route] = (),
+    ) -> None:
+        check_path("workspace_dir", workspace_dir)
+        split_chunks("", chunk_limit, chunk_unit)
+        check_size("max_concurrent_runs", max_concurrent_runs)
+        self.workspace_dir = os.path.abspath(workspace_dir)
+        self._chunk_limit, self._chunk_unit = chunk_limit, chunk_unit
+        self._tools = tuple(tools)
+        build_tools(self._tools)
+        self._call_timeout = call_timeout
+        self._mcp_servers = dict(mcp_servers or {})
+        self._params = AgentExecuteParams(
+            "-",
+            mcp_servers=self._mcp_servers,
+            system_prompt=system_prompt,
+            permission_mode=permission_mode,
+            extra_args=tuple(extra_args),
+            deadline=deadline,
+            working_directory=self.workspace_dir,
+        )
+        first = Route(runtime, model=model, env=env or {})
+        self._routes = [
+            [first, *(attrs.evolve(first, env={**first.env, **other}) for other in env_alternatives)],
+            *([other if isinstance(other, Route) else Route(other)] for other in fallbacks),
+        ]
+        self._retry = retry
+        self._slots = _Slots(max_concurrent_runs)
+        self._jobs = _Jobs()
+        self._owns_sessions = not isinstance(session_map, SessionMap)
+        self.session_map = session_map if isinstance(session_map, SessionMap) else SessionMap(session_map)
+
+    def __enter__(self) -> ChannelBridge:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the session map, if it was made here. Runs are not touched."""
+        if self._owns_sessions:
+            self.session_map.close()
+
+    def conversation(self, message: ChannelMessage) -> Conversation:
+        """The conversation a message belongs to."""
+        return Conversation.of(message, self.workspace_dir)
+
+    def abort(self, conversation: Conversation | ChannelMessage) -> int:
+        """End the run of a conversation and those waiting for it, in this process. Returns how many. Does not block."""
+        if isinstance(conversation, ChannelMessage):
+            conversation = self.conversation(conversation)
+        jobs = self._jobs.of(conversation)
+        for job in jobs:
+            job.abort()
+        return len(jobs)
+
+    def forget(self, conversation: Conversation | ChannelMessage) -> None:
+        """Start the next run of this conversation in a new session."""
+        if isinstance(conversation, ChannelMessage):
+            conversation = self.conversation(conversation)
+        for routes in self._routes:
+            self.session_map.forget(routes[0].provider, conversation)
+
+    def arrive(self, message: ChannelMessage) -> Turn:
+        """Take this message's place in its conversation now, for a `handle()` that is called later in some thread.
+
+        For a dispatcher that receives messages in order and hands them to a pool, whose threads start in any order.
+        A turn that is not going to be handled is best left at once (`turn.leave()`): others wait for it as long as
+        anybody holds it.
+        """
+        return self.session_map.turn(self.conversation(message))
+
+    def handle(
+        self,
+        message: ChannelMessage,
+        callbacks: BridgeCallbacks | None = None,
+        abort_signal: threading.Event | None = None,
+        *,
+        turn: Turn | None = None,
+    ) -> AgentDeliveryResult:
+        """Run the agent on this message and return what is to be delivered. Blocks until its turn, and its end.
+
+        `payloads` hold the whole answer, whatever callbacks have been given of it: deliver one or the other. A failed
+        run is no exception but `result.error`; bad arguments raise (ValueError, TypeError). A session map that cannot
+        be used costs neither the run nor its answer: what will not be remembered is in `result.warnings`. Setting
+        `abort_signal` ends the run, or the waiting for it. `turn` is what `arrive()` gave for this message.
+        """
+        place = turn
+        try:
+            conversation = self.conversation(message)
+            if turn is not None and turn.conversation != conversation:
+                place = None  # It stays with its own message.
+                raise ValueError("turn was taken for another conversation")
+            if place is None or not place.is_held:
+                place = self.session_map.turn(conversation)
+            with place:
+                params = attrs.evolve(self._params, prompt=_prompt(message), abort_signal=abort_signal)
+                job = _Job(conversation, place, _Memory(self.session_map, conversation))
+                with self._jobs.entered(job), _listening(abort_signal, job.abort), self._slots.entered(job):
+                    if place.wait(job.aborted.is_set) and self._slots.wait(job):
+                        return self._answer(message, params, job, callbacks or BridgeCallbacks())
+            return AgentDeliveryResult((), _ABORTED, error="the run was aborted before it began")
+        except BaseException:
+            # One that a signal raised may have come in the middle of leaving; leaving twice does no harm.
+            if place is not None:
+                place.leave()
+            raise
+
+    # --- one message ----------------------------------------------------------------------------------------
+
+    def _answer(
+        self, message: ChannelMessage, params: AgentExecuteParams, job: _Job, callbacks: BridgeCallbacks
+    ) -> AgentDeliveryResult:
+        tools = [_bound(one, message) for one in self._tools]
+        sources = [one for one in tools if isinstance(one, GatewayTools)]
+
+        def sent_here() -> list[str]:
+            return [text for source in sources for text in source.texts_sent_here()]
+
+        narrator = _Narrator(callbacks, self._chunk_limit, self._chunk_unit, sent_here)
+        params = attrs.evolve(params, abort_signal=job.aborted)
+        with contextlib.ExitStack() as stack:
+            try:
+                gateway = stack.enter_context(_serving(tools, self._call_timeout)) if tools else None
+                servers = self._mcp_servers if gateway is None else gateway.mcp_servers(self._mcp_servers)
+            except (OSError, RuntimeError) as failure:  # No space for its folder, no descriptor, no thread.
+                result, error = narrator.failed(failure, errors.SPAWN_FAILED)
+            else:
+                acted = bool if gateway is None else lambda: gateway.calls_made > 0
+                result, error = self._run(attrs.evolve(params, mcp_servers=servers), job, narrator, acted)
+        narrator.finish()
+        # After the gateway is closed: by now a message that was just being sent is on record.
+        payloads = payloads_from(narrator.blocks(), self._chunk_limit, self._chunk_unit, sent_here())
+        effects = _merged([source.drain() for source in sources])
+        return AgentDeliveryResult(payloads, result, effects, error, job.warnings())
+
+    def _run(
+        self, params: AgentExecuteParams, job: _Job, narrator: _Narrator, acted: Callable[[], bool]
+    ) -> tuple[AgentRunResult, str | None]:
+        """Run the agent, and again or another one while that makes sense. Returns the last result and its error."""
+        for routes in self._routes:
+            tries, key, afresh = 0, 0, False
+            while True:
+                route = routes[key]
+                session_id = None if afresh else job.memory.session(route.provider)
+                result, error = self._run_once(route, params, session_id, job, narrator)
+                if result.ok or narrator.said_or_done or acted() or job.aborted.is_set():
+                    return result, error
+                kind = result.error_subtype
+                logger.info("a run of %s failed (%s) before it said or did anything", route.provider, kind)
+                if kind == "session_not_found" and session_id is not None:
+                    afresh = True
+                    job.memory.forget(route.provider, session_id)
+                    continue
+                if kind in ROTATE_ON and key + 1 < len(routes):
+                    key += 1
+                    continue
+                tries += 1
+                if self._retry is None or kind not in RETRYABLE or tries >= self._retry.attempts:
+                    break
+                if job.aborted.wait(self._retry.delay(tries)):
+                    return _ABORTED, "the run was aborted"
+                key = 0
+            if kind not in FALL_BACK_ON:
+                break
+        return result, error
+
+    def _run_once(
+        self, route: Route, params: AgentExecuteParams, session_id: str | None, job: _Job, narrator: _Narrator
+    ) -> tuple[AgentRunResult, str | None]:
+        params = attrs.evolve(params, env=route.env, model=route.model)
+        events = None
+        narrator.begin()
+        try:
+            events = _begun(route, params, session_id)
+            for event in events:
+                narrator.take(event)
+        except Exception as error:
+            if events is None and isinstance(error, (TypeError, ValueError)):
+                raise  # Bad arguments.
+            # Ours never raise; this one is somebody else's, and what it said so far is an answer all the same.
+            logger.exception("the runtime %s failed", route.provider)
+            narrator.failed(error, errors.CLI_ERROR)
+        finally:
+            _close(events)
+        result = narrator.result
+        if result.session_id and result.error_subtype != "session_not_found":
+            job.memory.keep(route.provider, result.session_id)
+        return result, narrator.error
+
+
+_ABORTED = AgentRunResult(aborted=True, error_subtype="aborted")
+
+
+def _begun(route: Route, params: AgentExecuteParams, session_id: str | None) -> Iterator[AgentEvent]:
+    """The events of a run in that session; in a new one if that is none for this runtime."""
+    try:
+        return route.execute(attrs.evolve(params, session_id=session_id))
+    except (TypeError, ValueError):
+        if session_id is None:
+            raise
+    # The session map's file is not ours alone. The id stays out of the log: it may be anything.
+    logger.warning("what the session map has for a conversation is no session id of %s", route.provider)
+    return route.execute(params)
+
+
+def _close(events: Iterator[AgentEvent] | None) -> None:
+    if callable(close := getattr(events, "close", None)):
+        try:
+            close()
+        except Exception:
+            # By then the answer is there.
+            logger.exception("a runtime's events could not be closed")
+
+
+@contextlib.contextmanager
+def _serving(tools: list[ToolLike], call_timeout: float | None) -> Iterator[Gateway]:
+    gateway = Gateway(tools, call_timeout=call_timeout).__enter__()
+    try:
+        yield gateway
+    finally:
+        try:
+            gateway.close()
+        except OSError:
+            # A folder that cannot be removed costs no answer.
+            logger.exception("the gateway could not be closed")
+
+
+def _prompt(message: ChannelMessage) -> str:
+    """What the agent is told: what the channel adds, the message, and what is attached to it."""
+    attached = [f"[attached: {url}]" for url in message.media_urls]
+    parts = [message.extra_context or "", message.text, "\n".join(attached)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _bound(one: ToolLike, message: ChannelMessage) -> ToolLike:
+    """Gateway tools for this conversation, with a record of their own; any other tool as it is."""
+    if not isinstance(one, GatewayTools):
+        return one
+    return one.bind(provider=message.provider, to=message.channel_id or None, thread_id=message.thread_id)
+
+
+def _merged(effects: list[McpSideEffects]) -> McpSideEffects:
+    return McpSideEffects(
+        sent_texts=tuple(text for one in effects for text in one.sent_texts),
+        sent_media_urls=tuple(url for one in effects for url in one.sent_media_urls),
+        sent_targets=tuple(target for one in effects for target in one.sent_targets),
+        cron_adds=sum(one.cron_adds for one in effects),
+    )
+
+
+@contextlib.contextmanager
+def _listening(signal: threading.Event | None, on_set: Callable[[], None]) -> Iterator[None]:
+    if signal is None:
+        yield
+        return
+    listener = AbortListener(signal, on_set)
+    listener.attach()
+    try:
+        yield
+    finally:
+        listener.detach()
+
+
+class _Narrator:
+    """Tells the callbacks what happens, in order, and keeps the answer. One per message, whatever is tried again."""
+
+    def __init__(self, callbacks: BridgeCallbacks, limit: int, unit: LengthUnit, sent: Callable[[], list[str]]) -> None:
+        self._callbacks = callbacks
+        self._sent = sent
+        self._stream = BlockStream(limit, unit)
+        self._blocks: list[list[str]] = [[]]
+        self._errors: list[AgentErrorEvent] = []
+        self._result: AgentRunResult | None = None
+        self.said_or_done = False
+
+    def begin(self) -> None:
+        """Another run starts. Nothing was said in the one before."""
+        self._errors, self._result = [], None
+
+    def take(self, event: AgentEvent) -> None:
+        if isinstance(event, AgentTextEvent):
+            self._text(event.text)
+        elif isinstance(event, AgentToolUseEvent):
+            self.said_or_done = True
+            self._end_block()
+        elif isinstance(event, AgentToolResultEvent):
+            _tell(self._callbacks.on_tool_result, ReplyPayload(event.output, is_error=event.is_error))
+        elif isinstance(event, AgentErrorEvent):
+            self._errors.append(event)
+        elif isinstance(event, AgentDoneEvent):
+            self._result = event.result
+
+    def failed(self, error: Exception, code: str) -> tuple[AgentRunResult, str | None]:
+        """Somebody else's exception is how the run ended."""
+        self.take(AgentErrorEvent(f"{type(error).__name__}: {error}", code))
+        return self.result, self.error
+
+    def finish(self) -> None:
+        self._end_block()
+
+    def blocks(self) -> list[str]:
+        """The answer, in the parts that lie between tool calls."""
+        return ["".join(parts) for parts in self._blocks]
+
+    @property
+    def result(self) -> AgentRunResult:
+        """The run's own, or what can be said of one that ended without a `done`."""
+        if self._result is not None:
+            return self._result
+        return AgentRunResult(text="".join(self.blocks()), error_subtype="crash" if self._errors else "incomplete")
+
+    @property
+    def error(self) -> str | None:
+        """Why the run failed; None if it did not."""
+        if self.result.ok:
+            return None
+        # The last is the cause: a CLI reports its retries before it gives up.
+        causes = [event for event in self._errors if event.code not in errors.SURVIVABLE] or self._errors
+        return causes[-1].message if causes else f"the run failed ({self.result.error_subtype})"
+
+    def _text(self, text: str) -> None:
+        if not text:
+            return
+        self.said_or_done = True
+        self._blocks[-1].append(text)
+        _tell(self._callbacks.on_partial_reply, ReplyPayload(text))
+        if self._callbacks.on_block_reply is not None:
+            self._reply(self._stream.push(text))
+
+    def _end_block(self) -> None:
+        if self._blocks[-1]:
+            self._blocks.append([])
+        if self._callbacks.on_block_reply is not None:
+            self._reply(self._stream.flush(self._sent()))
+
+    def _reply(self, texts: list[str]) -> None:
+        for text in texts:
+            _tell(self._callbacks.on_block_reply, ReplyPayload(text))
+
+
+def _tell(callback: Callable[[ReplyPayload], object] | None, payload: ReplyPayload) -> None:
+    if callback is None:
+        return
+    try:
+        callback(payload)
+    except Exception:
+        # It may not end the run, and the answer is in the result as well.
+        logger.exception("a callback of the bridge failed")
+
+
+# --- what is remembered --------------------------------------------------------------------------------------
+
+
+class _Memory:
+    """The sessions of one conversation. A map that cannot be used costs the memory of a talk, not the answer."""
+
+    def __init__(self, sessions: SessionMap, conversation: Conversation) -> None:
+        self._sessions = sessions
+        self._conversation = conversation
+        self.warnings: list[str] = []
+
+    def session(self, provider: str) -> str | None:
+        """The session to continue; None also if nobody can tell."""
+        with self._survived("the conversation could not be looked up, it starts afresh"):
+            return self._sessions.get(provider, self._conversation)
+        return None
+
+    def keep(self, provider: str, session_id: str) -> None:
+        with self._survived("the conversation could not be stored, the next message may not continue it"):
+            self._sessions.set(provider, self._conversation, session_id)
+
+    def forget(self, provider: str, session_id: str) -> None:
+        with self._survived("a session that is lost could not be forgotten"):
+            self._sessions.forget(provider, self._conversation, session_id)
+
+    @contextlib.contextmanager
+    def _survived(self, consequence: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.warnings.append(_in_words(consequence, error))
+            logger.warning("%s", self.warnings[-1])
+
+
+def _in_words(consequence: str, error: Exception) -> str:
+    return f"{consequence}: {type(error).__name__}: {error}"
+
+
+# --- who runs, who waits -------------------------------------------------------------------------------------
+# An exception that a signal raises may come anywhere in here. So nothing is counted: who is there is in a list, and who
+# is gone drops out of it, because the list does not keep him.
+
+LOOK_AGAIN = 1.0  # Seconds; for good measure, should nobody have been able to ring.
+
+
+class _Job:
+    """A message that is being answered or waits for it."""
+
+    def __init__(self, conversation: Conversation, turn: Turn, memory: _Memory) -> None:
+        self.conversation = conversation
+        self.turn = turn
+        self.memory = memory
+        self.aborted = threading.Event()
+        self.bell = Bell()  # For a slot, or for the abort.
+
+    def abort(self) -> None:
+        self.aborted.set()
+        self.bell.ring()
+        self.turn.wake()
+
+    def warnings(self) -> list[str]:
+        """What went wrong beside the run."""
+        if self.turn.fault is None:
+            return self.memory.warnings
+        return [_in_words("other processes may not have waited", self.turn.fault), *self.memory.warnings]
+
+
+class _Jobs:
+    """The jobs of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: weakref.WeakSet[_Job] = weakref.WeakSet()
+
+    @contextlib.contextmanager
+    def entered(self, job: _Job) -> Iterator[None]:
+        with self._lock:
+            self._jobs.add(job)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._jobs.discard(job)
+
+    def of(self, conversation: Conversation) -> list[_Job]:
+        with self._lock:
+            return [job for job in self._jobs if job.conversation == conversation]
+
+
+class _Slots:
+    """So many runs at once; the others wait in the order they came: the first `count` in the line may run."""
+
+    def __init__(self, count: int) -> None:
+        self._lock = threading.Lock()
+        self._count = count
+        self._line: list[weakref.ref[_Job]] = []
+
+    @contextlib.contextmanager
+    def entered(self, job: _Job) -> Iterator[None]:
+        """Leave the line in the end, if the job has come to wait in it."""
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._line = [one for one in self._line if one() not in (None, job)]
+            for other in self._admitted():
+                other.bell.ring()
+
+    def wait(self, job: _Job) -> bool:
+        """Wait for a slot; False if the job is aborted first."""
+        with self._lock:
+            self._line.append(weakref.ref(job))
+        while not job.aborted.is_set():
+            if job in self._admitted():
+                return True
+            job.bell.wait(LOOK_AGAIN)
+        return False
+
+    def _admitted(self) -> list[_Job]:
+        with self._lock:
+            there = [job for one in self._line if (job := one()) is not None]
+        return there[: self._count]

@@ -1,0 +1,165 @@
+"""Which CLI session belongs to which conversation, and whose turn it is in one; for threads and processes."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from .._values import check_seconds, check_text
+from .conversation import Conversation as Conversation
+from .database import CONVERSATION, is_passing
+from .keeper import keeper_of
+from .turns import Turn as Turn
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+DEFAULT_TTL = datetime.timedelta(days=7)
+# Seconds to wait for a locked file; another process holds it for milliseconds, unless the machine is in trouble. An
+# answer comes so much later then, once.
+BUSY_TIMEOUT = 5.0
+# So many expired sessions stay in the file: a clock that was wrong for a while has not cost them.
+EXPIRED_KEPT = 1000
+
+_KEY = f"provider = ? AND {CONVERSATION}"
+
+
+class SessionMap:
+    """From conversation to CLI session id, in a file that threads and processes share.
+
+    A session that was not used for `ttl` is not continued. A file that is no database any more is set aside as
+    `<path>.corrupt-<time>`, logged as an error and listed in `set_aside`; the map goes on with a new one, as it does
+    when the file is deleted or replaced. What the file cannot do otherwise (a full disk, a lock that is not given up)
+    raises sqlite3.Error or OSError; `turn()` never does. Processes have to run on one machine (and in one pid
+    namespace), because SQLite's log and the turns of the dead need it.
+
+    Args:
+        path: the file; made (0600, with its folders) if missing. ":memory:" for one process and its lifetime.
+        ttl: seconds or a timedelta since a session was last used; None keeps all.
+        clock: wall clock, for tests.
+        busy_timeout: seconds to wait for a file that another process has locked.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        ttl: float | datetime.timedelta | None = DEFAULT_TTL,
+        *,
+        clock: Callable[[], float] = time.time,
+        busy_timeout: float | None = None,
+    ) -> None:
+        seconds = ttl.total_seconds() if isinstance(ttl, datetime.timedelta) else ttl
+        check_seconds("ttl", seconds)
+        check_seconds("busy_timeout", busy_timeout)
+        self.ttl = seconds
+        self._clock = clock
+        self._keeper = keeper_of(os.fspath(path), BUSY_TIMEOUT if busy_timeout is None else busy_timeout)
+        self._known_set_aside = len(self._keeper.database.set_aside)
+        try:
+            self._run(lambda connection: None)
+        except (sqlite3.Error, OSError) as error:
+            if not is_passing(error):
+                raise
+            # A bot that is started while the disk is full should answer all the same.
+            logger.warning("the session map cannot be used now (%s); sessions are not remembered until it can", error)
+
+    def __enter__(self) -> SessionMap:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file. It is opened again if it is needed again."""
+        self._keeper.close()
+
+    @property
+    def set_aside(self) -> tuple[Path, ...]:
+        """The corrupt files this map has come across, under their new names."""
+        return tuple(self._keeper.database.set_aside[self._known_set_aside :])
+
+    def get(self, provider: str, conversation: Conversation) -> str | None:
+        """The session to continue, if there is one that has not expired. Counts as a use."""
+        key = (provider, *conversation.columns)
+        now = self._clock()
+        database = self._keeper.database
+
+        def read(connection: sqlite3.Connection) -> str | None:
+            query = f"SELECT session_id FROM remoteclaw_sessions WHERE {_KEY} AND used_at >= ?"
+            row = connection.execute(query, (*key, self._oldest(now))).fetchone()
+            return row[0] if row is not None and isinstance(row[0], str) else None
+
+        def note_use(connection: sqlite3.Connection) -> None:
+            connection.execute(f"UPDATE remoteclaw_sessions SET used_at = ? WHERE {_KEY}", (now, *key)).close()
+
+        def look_up() -> str | None:
+            session_id = database.run(read, write=False)
+            if session_id is not None:
+                try:
+                    database.run(note_use)
+                except (sqlite3.Error, OSError) as error:
+                    # On a full disk one can read.
+                    logger.warning("the use of a session could not be noted, it may expire too early (%s)", error)
+            return session_id
+
+        return self._keeper.call(look_up)
+
+    def set(self, provider: str, conversation: Conversation, session_id: str) -> None:
+        """Continue with this session from now on."""
+        check_text("session_id", session_id)
+        now = self._clock()
+        row = (provider, *conversation.columns, session_id, now)
+
+        def store(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT INTO remoteclaw_sessions"
+                " (provider, workspace, platform, channel, user, thread, session_id, used_at)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (provider, workspace, platform, channel, user, thread)"
+                " DO UPDATE SET session_id = excluded.session_id, used_at = excluded.used_at",
+                row,
+            ).close()
+            connection.execute(
+                "DELETE FROM remoteclaw_sessions WHERE used_at < (SELECT used_at FROM remoteclaw_sessions"
+                " WHERE used_at < ? ORDER BY used_at DESC LIMIT 1 OFFSET ?)",
+                (self._oldest(now), EXPIRED_KEPT - 1),
+            ).close()
+
+        self._run(store)
+
+    def forget(self, provider: str, conversation: Conversation, session_id: str | None = None) -> bool:
+        """Start afresh next time. With a session id only if it is still that one. Says whether there was one."""
+        key: tuple[str, ...] = (provider, *conversation.columns)
+        query = f"DELETE FROM remoteclaw_sessions WHERE {_KEY}"
+        if session_id is not None:
+            query, key = query + " AND session_id = ?", (*key, session_id)
+        return self._run(lambda connection: connection.execute(query, key).rowcount > 0)
+
+    def __len__(self) -> int:
+        query = "SELECT count(*) FROM remoteclaw_sessions WHERE used_at >= ?"
+        oldest = self._oldest(self._clock())
+        return self._run(lambda connection: int(connection.execute(query, (oldest,)).fetchone()[0]))
+
+    def turn(self, conversation: Conversation) -> Turn:
+        """Take a number: turns in a conversation come in the order of these calls, across threads and processes.
+
+        Use it as a context manager; inside, `wait()`. Others wait until it is left or dropped, or its process is dead.
+        While the file cannot be used the order holds in this process, and `turn.fault` says why not beyond it.
+        """
+        return Turn(self._keeper, conversation)
+
+    def _oldest(self, now: float) -> float:
+        """When a session must have been used to be continued. Expired ones are passed over, not deleted."""
+        return float("-inf") if self.ttl is None else now - self.ttl
+
+    def _run(self, operation: Callable[[sqlite3.Connection], T]) -> T:
+        return self._keeper.call(lambda: self._keeper.database.run(operation))

@@ -1,0 +1,74 @@
+"""A turn in a conversation, as its holder has it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import TracebackType
+
+from .conversation import Conversation
+from .keeper import LOOK_AGAIN, Keeper
+from .places import Place
+
+# Seconds that leaving may take of the answer's time. A row that has not gone by then is taken off later.
+LEAVE_PATIENCE = 1.0
+
+
+class Turn:
+    """A place in the queue of a conversation: it is somebody's turn when nobody alive came before.
+
+    Others wait until it is left, dropped or its process is dead.
+    """
+
+    def __init__(self, keeper: Keeper, conversation: Conversation) -> None:
+        self.conversation = conversation
+        self._keeper = keeper
+        self._place = place = Place(self, keeper.inbox.put, conversation)
+        try:
+            keeper.call(lambda: keeper.line.take(place))
+        except BaseException:
+            self.leave()
+            raise
+
+    def __enter__(self) -> Turn:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    @property
+    def number(self) -> int | None:
+        """In the session map's file; None if it could not be written there."""
+        return self._place.number
+
+    @property
+    def fault(self) -> Exception | None:
+        """Why other processes may not know of this turn, or it not of theirs; None if all is well."""
+        return self._place.fault
+
+    @property
+    def is_held(self) -> bool:
+        """Not left, and not a forked copy of somebody else's."""
+        return not self._place.left and self._place.pid == os.getpid()
+
+    def wait(self, give_up: Callable[[], bool] = lambda: False) -> bool:
+        """Block until it is our turn, or `give_up()` is true (asked now and then, and after `wake()`)."""
+        while self.is_held and not give_up():
+            if self._place.granted:
+                return True
+            self._keeper.see_to_it()
+            self._place.bell.wait(LOOK_AGAIN)
+        return False
+
+    def wake(self) -> None:
+        """Have a waiting thread ask `give_up()` now."""
+        self._place.bell.ring()
+
+    def leave(self) -> None:
+        """The next one, please. Never raises for the file's sake: what it does not give up now, it will later."""
+        if self.is_held:
+            self._keeper.inbox.put(self._place)
+            self._keeper.see_to_it()
+            self._place.settled.wait(LEAVE_PATIENCE)

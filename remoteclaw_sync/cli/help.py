@@ -1,0 +1,38 @@
+"""`help`: the pages that are shipped beside the code they describe."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.resources import files
+
+PAGE = "README.md"
+# Topic -> the folder whose page it is, and what the page covers.
+TOPICS = {
+    "runs": ("engine", "how a run ends, threads, limits, error codes"),
+    "clis": ("clis", "the four CLIs side by side, and how to add a fifth"),
+    "claude": ("clis/claude", "Claude Code: what each option becomes, known limits"),
+    "gemini": ("clis/gemini", "Gemini CLI: the same"),
+    "codex": ("clis/codex", "Codex: the same"),
+    "opencode": ("clis/opencode", "OpenCode: the same"),
+    "mcp": ("config_files", "MCP servers, and how config files are borrowed"),
+    "chat": ("chat", "from a chat message to an answer, with sessions"),
+    "web": ("web", "streams for Flask, Django and WSGI, reconnects, the chat page"),
+    "testing": ("testing", "fake CLIs, recordings, replay"),
+    "command-line": ("cli", "the commands and their exit codes"),
+}
+
+
+def command(options: argparse.Namespace) -> int:
+    """Print one page, or the list of them."""
+    if options.topic is None:
+        width = max(map(len, TOPICS))
+        for topic, (_, covers) in TOPICS.items():
+            print(f"{topic:<{width}}  {covers}")
+        return 0
+    print(page(options.topic), end="")
+    return 0
+
+
+def page(topic: str) -> str:
+    """The page of a topic, as Markdown."""
+    return files("remoteclaw_sync").joinpath(TOPICS[topic][0], PAGE).read_text(encoding="utf-8")

@@ -1,0 +1,209 @@
+"""What Claude's lines hold, apart from the run they belong to: prompts in, streamed blocks, usage, failures."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ... import errors
+from ...engine.classify import classify_error
+from ...files import open_regular, read_regular
+from ...types import AgentErrorEvent, AgentUsage, ErrorSubtype
+from ...wire.fields import Message, integer, items, mapping, number, text, wording
+
+# --- in: a prompt that is text, and images ---------------------------------------------------------------------
+
+# What the API takes. By their first bytes: a name's ending may lie, and the API refuses a wrong media type.
+IMAGE_SIGNATURES: tuple[tuple[re.Pattern[bytes], str], ...] = (
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
+    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
+    (re.compile(rb"GIF8[79]a"), "image/gif"),
+    (re.compile(rb"RIFF....WEBP", re.DOTALL), "image/webp"),
+)
+SIGNATURE_BYTES = 12
+MAX_IMAGE_BYTES = 32 * 1024 * 1024  # The largest request that the API takes, with all that is in it.
+
+
+def image_media_type(path: str | os.PathLike[str]) -> str:
+    """The media type of an image file. Raises ValueError naming `images` if Claude cannot be shown it."""
+    shown = os.fspath(path)
+    try:
+        with open_regular(path, follow=True) as file:
+            head = file.read(SIGNATURE_BYTES)
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise ValueError(f"images: cannot read {shown!r}: {error.strerror}") from None
+    if size > MAX_IMAGE_BYTES:
+        raise ValueError(f"images: {shown!r} is larger than {MAX_IMAGE_BYTES} bytes, which no request to Claude may be")
+    for signature, media_type in IMAGE_SIGNATURES:
+        if signature.match(head):
+            return media_type
+    raise ValueError(f"images: {shown!r} is none of PNG, JPEG, GIF, WebP, the formats Claude takes")
+
+
+def user_line(prompt: str, images: Iterable[str | os.PathLike[str]], *, as_text: bool) -> bytes:
+    """One line of `--input-format stream-json`.
+
+    Claude (2.1.197) looks for a /command and for @files in the last block only. As text, therefore, the prompt is
+    not the last: images follow it, or an empty text, which Claude drops before it asks the model.
+    """
+    said: Message = {"type": "text", "text": prompt}
+    shown = [_image_block(path) for path in images]
+    content = [said, *(shown or [{"type": "text", "text": ""}])] if as_text else [*shown, said]
+    return json.dumps({"type": "user", "message": {"role": "user", "content": content}}).encode() + b"\n"
+
+
+def _image_block(path: str | os.PathLike[str]) -> Message:
+    media_type = image_media_type(path)
+    data = base64.b64encode(read_regular(path, MAX_IMAGE_BYTES, follow=True)).decode()
+    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
+
+
+# --- out: blocks that arrive in pieces -----------------------------------------------------------------------------
+
+
+class StreamedBlock:
+    """One content block of the message that is being streamed."""
+
+    __slots__ = ("kind", "length", "told_whole", "input_parts", "start")
+
+    def __init__(self, kind: str, start: Message) -> None:
+        self.kind = kind
+        self.start = start
+        self.length = 0  # Characters of it that the consumer has.
+        self.told_whole = False  # Its `assistant` line has come.
+        self.input_parts: list[str] = []
+
+    def tool_input(self) -> Message:
+        """The arguments of a tool call; {} if the model sent none, or no JSON object."""
+        try:
+            value = json.loads("".join(self.input_parts))
+        except ValueError:
+            return mapping(self.start, "input")
+        return value if isinstance(value, dict) else {}
+
+
+# --- out: the result line ------------------------------------------------------------------------------------------
+
+
+def turn_usage(result: Message) -> AgentUsage:
+    """`result.usage`: the main thread of one turn. Zero after a fallback to no streaming, and after a budget abort."""
+    usage = mapping(result, "usage")
+    return AgentUsage(
+        input_tokens=integer(usage, "input_tokens"),
+        output_tokens=integer(usage, "output_tokens"),
+        cache_read_tokens=integer(usage, "cache_read_input_tokens"),
+        cache_write_tokens=integer(usage, "cache_creation_input_tokens"),
+    )
+
+
+def process_usage(result: Message) -> AgentUsage:
+    """`result.modelUsage`: all that this process has used so far, sub-agents and fallbacks included."""
+    return _usage_of_models(mapping(result, "modelUsage"))
+
+
+def recent_usage(result: Message) -> tuple[AgentUsage, float] | None:
+    """Usage and cost in USD since the process's last `result` line, if it tells them (2.1.326 does, 2.1.197 not).
+
+    Where it does, `modelUsage` and `total_cost_usd` of a resumed session have its earlier runs in them.
+    """
+    models = mapping(result, "model_usage_since_last_result")
+    if not models:
+        return None
+    costs = [number(usage, "costUSD") or 0.0 for usage in models.values() if isinstance(usage, dict)]
+    return _usage_of_models(models), sum(costs)
+
+
+def _usage_of_models(models: Message) -> AgentUsage:
+    total = AgentUsage()
+    for usage in models.values():
+        if isinstance(usage, dict):
+            total += AgentUsage(
+                input_tokens=integer(usage, "inputTokens"),
+                output_tokens=integer(usage, "outputTokens"),
+                cache_read_tokens=integer(usage, "cacheReadInputTokens"),
+                cache_write_tokens=integer(usage, "cacheCreationInputTokens"),
+            )
+    return total
+
+
+# `error` of the synthetic message that stands for an API error. Not here: "unknown", "invalid_request" and
+# "server_error" (also said of a refused connection), for which the status and the message say more.
+KIND_SUBTYPES: Mapping[str, ErrorSubtype] = {
+    "authentication_failed": "auth",
+    "oauth_org_not_allowed": "auth",
+    "billing_error": "billing",
+    "rate_limit": "rate_limit",
+    "overloaded": "overloaded",
+    "model_not_found": "config",
+    "max_output_tokens": "incomplete",
+}
+RESULT_SUBTYPES: Mapping[str, ErrorSubtype] = {"error_max_turns": "max_turns", "error_max_budget_usd": "max_turns"}
+# Lines that Claude logs for its own developers beside the real error.
+DIAGNOSTIC_PREFIX = "[ede_diagnostic]"
+
+
+def failure_message(result: Message) -> str:
+    """What went wrong, in Claude's words: `result` of an API error, `errors[]` of the others."""
+    said = wording(result.get("result")).strip()
+    if said:
+        return said
+    errors_told = items(result, "errors") or [result.get("errors")]
+    listed = [wording(error).strip().partition("\n")[0] for error in errors_told]
+    real = [error for error in listed if error and not error.startswith(DIAGNOSTIC_PREFIX)]
+    return "; ".join(dict.fromkeys(real)) or f"claude ended with {text(result, 'subtype') or 'an error'}"
+
+
+def failure_code(result: Message, kind: str) -> str:
+    """Claude's own name for it, if it has one that says anything."""
+    subtype = text(result, "subtype")
+    if subtype.startswith("error_"):
+        return subtype
+    return kind if kind not in ("", "unknown") else errors.CLI_ERROR
+
+
+def failure_subtype(result: Message, kind: str, message: str) -> ErrorSubtype:
+    """Which of our kinds of failure it is."""
+    subtype, reason = text(result, "subtype"), text(result, "terminal_reason")
+    known = RESULT_SUBTYPES.get(subtype) or KIND_SUBTYPES.get(kind)
+    if reason == "prompt_too_long":
+        return "context_window"
+    if reason.startswith("aborted"):
+        return "aborted"
+    status = integer(result, "api_error_status")
+    if known is None and status not in (0, 400):
+        # A 400 may be anything from a wrong parameter to an empty account: its message says what.
+        known = classify_error(status=status).error_subtype
+    return known or classify_error(message, status=status or None).error_subtype
+
+
+def retry_warning(line: Message) -> AgentErrorEvent:
+    """`system/api_retry` in words."""
+    status = integer(line, "error_status")
+    cause = f"HTTP {status}, {text(line, 'error')}" if status else "no connection"
+    delay = (number(line, "retry_delay_ms") or 0.0) / 1000
+    which = f"retry {integer(line, 'attempt')} of {integer(line, 'max_retries')}"
+    return AgentErrorEvent(f"the API request failed ({cause}); {which} in {delay:.1f} s", errors.CLI_WARNING)
+
+
+# --- out: stderr ---------------------------------------------------------------------------------------------------
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# Frames, and the source lines with a caret below that Bun prints above them.
+_STACK = re.compile(r"^\s+at |^\s*\d+ \| |^\s*\^\s*$")
+MAX_EXPLANATION = 1_000
+
+
+def readable_stderr(stderr: str) -> str:
+    """What Claude says there to people: no colours, no stack trace."""
+    lines = (_ANSI.sub("", line).rstrip() for line in stderr.split("\n"))
+    return "\n".join(line for line in lines if line and not _STACK.match(line))[:MAX_EXPLANATION]
+
+
+def is_failed_server_result(content: Any) -> bool:
+    """Whether the result of a tool that runs at the API (web search) is an error."""
+    return isinstance(content, dict) and text(content, "type").endswith("_error")

@@ -1,0 +1,121 @@
+"""How the caller's MCP servers reach Codex (0.166): on the command line, in a private profile, or in config.toml."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import tomli_w
+
+from ... import errors, files
+from ...config_files.borrowed import MAX_CONFIG_BYTES, BorrowedConfig, ConfigFile, repair
+from ...config_files.private_file import PrivateFile
+from ...engine.resources import RunResources
+from ...redaction import has_secrets
+from ..mcp_entries import Servers, codex_entries, inline_toml
+
+# Other names end the start with an error.
+SERVER_NAME = re.compile(r"[A-Za-z0-9_:@/.-]+")
+CONFIG_READ = b'"thread.started"'
+PROFILE_SUFFIX = ".config.toml"  # `-p NAME` reads $CODEX_HOME/NAME.config.toml on top of config.toml.
+LONGEST_CALL_SECONDS = 7 * 24 * 3600.0
+PROFILE_FLAG = "--profile="
+UNKNOWN_PROFILE = re.compile(r"config profile `?(?P<name>[^`\s]+)`? not found")
+NOT_STARTED = "required MCP servers failed to initialize:"
+
+
+def tidy_up(home: Path) -> None:
+    """Take away what hosts that are gone have left in Codex's home: entries in its config, profiles."""
+    repair(str(home / "config.toml"))
+
+
+def check_names(servers: Servers) -> None:
+    """Raise ValueError for a name that Codex refuses."""
+    for name in servers:
+        if not SERVER_NAME.fullmatch(name):
+            raise ValueError(f"mcp_servers name {name!r}: Codex takes letters, digits and _ : @ / . - only")
+
+
+def inject(
+    servers: Servers,
+    home: Path,
+    resources: RunResources,
+    *,
+    borrow_config: bool,
+    extra_args: Sequence[str],
+    tool_timeout: float | None,
+) -> list[str]:
+    """Make the servers known to the run; returns the arguments it takes. Raises RunSetupError."""
+    limit = LONGEST_CALL_SECONDS if tool_timeout is None else min(tool_timeout, LONGEST_CALL_SECONDS)
+    entries = codex_entries(servers, required=True, tool_timeout=limit)
+    config = home / "config.toml"
+    if borrow_config or _names_in(config) & set(servers):
+        # Overrides and profiles merge field by field: an entry of the same name would become a mixture.
+        loan = BorrowedConfig(ConfigFile(str(config), "toml", "mcp_servers", entries, CONFIG_READ))
+        loan.take(resources.pause)
+        resources.borrow(loan)
+        return []
+    if not any(map(has_secrets, servers.values())):
+        return [f"--config=mcp_servers={inline_toml(entries)}"]
+    if any(arg.startswith(("-p", "--profile")) for arg in extra_args):
+        return inject(servers, home, resources, borrow_config=True, extra_args=(), tool_timeout=tool_timeout)
+    # Arguments are there for every user to read; this file only for its owner, and only until Codex has read it.
+    profile = _new_profile(home, tomli_w.dumps({"mcp_servers": entries}).encode(), resources)
+    return [f"{PROFILE_FLAG}{Path(profile.path).name.removesuffix(PROFILE_SUFFIX)}"]
+
+
+def _new_profile(home: Path, data: bytes, resources: RunResources) -> PrivateFile:
+    """In a home that may not be there yet: Codex makes it, on its first run, when it is too late for a profile."""
+    try:
+        if not home.is_dir():
+            home.mkdir(0o700, exist_ok=True)
+            resources.callback(_remove_if_empty, home)
+        profile = PrivateFile(str(home), PROFILE_SUFFIX, data, CONFIG_READ)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and home.parent.is_dir():
+            resources.pause(0.0)  # Another run had made it, has ended, and has taken it away: again.
+            return _new_profile(home, data, resources)
+        reason = error.strerror or type(error).__name__
+        message = (
+            f"the secrets of MCP servers, and Python tools, reach Codex in a private file in {home}, which cannot be "
+            f"written ({reason}); set CODEX_HOME to a folder that can"
+        )
+        raise errors.RunSetupError(errors.MCP_CONFIG_ERROR, message) from None
+    resources.borrow(profile)
+    return profile
+
+
+def _remove_if_empty(home: Path) -> None:
+    try:
+        home.rmdir()
+    except OSError:
+        pass  # Codex has made itself at home.
+
+
+def _names_in(config: Path) -> set[str]:
+    """The user's own servers; a config that cannot be read is for Codex to complain of."""
+    try:
+        text = files.read_regular(config, MAX_CONFIG_BYTES, follow=True).decode()
+        servers = tomllib.loads(text).get("mcp_servers", {})
+    except (OSError, ValueError, RecursionError):
+        return set()
+    return set(servers) if isinstance(servers, dict) else set()
+
+
+def failed_servers(stderr: str, servers: Servers) -> dict[str, str]:
+    """Which of these servers Codex could not start, and why."""
+    _, found, reasons = stderr.rpartition(NOT_STARTED)
+    if not found:
+        return {}
+    line = reasons.partition("\n")[0]
+    starts = {name: at for name in servers if (at := f" {line}".find(f" {name}: ")) != -1}
+    ends = sorted([*starts.values(), len(line)])
+    return {name: line[at : min(end for end in ends if end > at)].strip(" ,;") for name, at in starts.items()}
+
+
+def profile_is_unknown(stderr: str, mcp_args: Sequence[str]) -> bool:
+    """Whether Codex did not find the profile of ours that these arguments name."""
+    found = UNKNOWN_PROFILE.search(stderr)
+    return found is not None and f"{PROFILE_FLAG}{found['name']}" in mcp_args

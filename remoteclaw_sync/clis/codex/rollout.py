@@ -1,0 +1,107 @@
+"""Codex's own record of a thread: `$CODEX_HOME/sessions/<y>/<m>/<d>/rollout-<time>-<thread id>.jsonl`.
+
+Read before a thread is resumed, for what the stream does not tell. The format is the CLI's own business (0.166.0), so
+whatever cannot be read or understood is simply not known.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import attrs
+
+from ...files import open_regular
+from ...types import AgentUsage
+from ...wire.fields import Message, integer, items, mapping, text
+
+logger = logging.getLogger(__name__)
+
+BLOCK_BYTES = 1 << 20
+HEAD_BYTES = 4 << 20  # The instructions of a thread stand among its first lines, after at most a few 100 KB.
+
+
+@attrs.frozen
+class ThreadRecord:
+    """What the record says. `tokens_so_far` is None and `instructions` empty if it says nothing."""
+
+    tokens_so_far: AgentUsage | None = None
+    instructions: tuple[str, ...] = ()
+
+    def began_with(self, system_prompt: str | None) -> bool:
+        """Whether this is among the instructions the thread began with; None always is."""
+        return system_prompt is None or system_prompt.strip() in map(str.strip, self.instructions)
+
+
+def read_record(codex_home: Path, thread_id: str) -> ThreadRecord:
+    """What is recorded of a thread up to now. Never raises for what is in the file, or not there."""
+    try:
+        path = _find(codex_home, thread_id)
+        if path is None:
+            return ThreadRecord()
+        with open_regular(path, follow=True) as file:
+            return ThreadRecord(_last_total(file), tuple(_instructions(file)))
+    except OSError as error:
+        logger.debug("the record of the thread cannot be read: %s", type(error).__name__)
+        return ThreadRecord()
+
+
+def usage_of(counts: Mapping[str, int]) -> AgentUsage:
+    """Codex's token counts: input includes what was cached, output the reasoning."""
+    return AgentUsage(
+        input_tokens=integer(counts, "input_tokens"),
+        output_tokens=integer(counts, "output_tokens"),
+        cache_read_tokens=integer(counts, "cached_input_tokens"),
+        cache_write_tokens=integer(counts, "cache_write_input_tokens"),
+    )
+
+
+def _find(codex_home: Path, thread_id: str) -> Path | None:
+    # Only the plain form: Codex may pack old records (.jsonl.zst), which the standard library cannot read.
+    found = sorted((codex_home / "sessions").glob(f"*/*/*/rollout-*-{thread_id}.jsonl"))
+    return found[-1] if found else None
+
+
+def _last_total(file: BinaryIO) -> AgentUsage | None:
+    for line in _lines_backwards(file):
+        if b'"total_token_usage"' not in line:
+            continue
+        payload = mapping(_parse(line), "payload")
+        total = mapping(mapping(payload, "info"), "total_token_usage")
+        # The words may also stand in something that was said in the thread.
+        if text(payload, "type") == "token_count" and total:
+            return usage_of(total)
+    return AgentUsage()  # Nothing has been counted in this thread yet.
+
+
+def _instructions(file: BinaryIO) -> Iterator[str]:
+    file.seek(0)
+    for line in file.read(HEAD_BYTES).split(b"\n"):
+        payload = mapping(_parse(line), "payload") if b'"developer"' in line else {}
+        if text(payload, "role") == "developer":
+            yield from (text(part, "text") for part in items(payload, "content") if isinstance(part, dict))
+
+
+def _lines_backwards(file: BinaryIO) -> Iterator[bytes]:
+    """The last line first: a thread's record may have hundreds of megabytes."""
+    position = file.seek(0, os.SEEK_END)
+    rest = b""
+    while position > 0:
+        size = min(BLOCK_BYTES, position)
+        position -= size
+        file.seek(position)
+        rest, *lines = (file.read(size) + rest).split(b"\n")
+        yield from reversed(lines)
+    yield rest
+
+
+def _parse(line: bytes) -> Message:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}  # A run that was killed leaves half a line.
+    return value if isinstance(value, dict) else {}

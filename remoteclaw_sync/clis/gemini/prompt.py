@@ -1,0 +1,145 @@
+"""A prompt that Gemini CLI hands to the model as it was written.
+
+Headless Gemini CLI 0.61.0 reads syntax in a prompt: `/name` at its start runs a command, and any `@name` that it can
+find (a file or folder of the workspace, a file whose name merely contains it, a sub-agent, an MCP resource) has it
+append that content and rewrite the text around. There is no switch against either.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from ...files import read_regular
+
+# The CLI's own pattern for `@name` (atCommandProcessor.ts): a backslash before the @ is its escape.
+_AT_NAME = re.compile(r'(?<!\\)@((?:"[^"]*"|\\.|[^ \t\n\r,;!?()\[\]{}.]|\.(?!\Z|[ \t\n\r]))+)')
+_MCP_RESOURCE = re.compile(r"[^:]+:[A-Za-z][A-Za-z0-9+.-]*:")  # server:scheme:...
+_PLAIN_IN_PATH = re.compile(r"[^A-Za-z0-9/._-]")
+_AGENT_NAME = re.compile(r"^name:\s*[\"']?([\w-]+)", re.MULTILINE)
+_BUILT_IN_AGENTS = frozenset({"codebase_investigator", "cli_help", "generalist", "browser_agent"})
+
+# What the CLI's search for a file passes over.
+_UNSEARCHED_FOLDERS = frozenset({"node_modules", ".git", "bower_components", ".svn", ".hg"})
+# Files looked at (about 0.1 s) before every @name counts as one that might be found.
+MAX_FILES_SEARCHED = 20_000
+# Different names looked up in one prompt, a few milliseconds each, before the same holds.
+MAX_NAMES_LOOKED_UP = 100
+MAX_AGENT_BYTES = 1024 * 1024  # A larger definition of a sub-agent is passed over.
+
+
+def without_command(prompt: str) -> str:
+    """The prompt, with a space before it if it would run a command: the CLI looks at the very first character."""
+    if not prompt.startswith("/") or prompt.startswith(("//", "/*")):
+        return prompt
+    words = prompt[1:].split(maxsplit=1)
+    # A command's name has no slash in it: "/etc/hosts is ..." can stay.
+    return prompt if words and "/" in words[0] else " " + prompt
+
+
+def escape_at_names(text: str, would_expand: Callable[[str], bool]) -> str:
+    """The text with a backslash before each `@name` that would be expanded; all others stay as they are."""
+    kept: list[str] = []
+    start = position = 0
+    while (found := _AT_NAME.search(text, position)) is not None:
+        position = found.end()
+        if would_expand(_unescaped(found[1])):
+            kept += [text[start : found.start()], "\\"]
+            start = found.start()
+            position = start + 1  # With its first @ escaped, the rest of "a@b" may be a name of its own.
+    return "".join([*kept, text[start:]])
+
+
+def mention(path: str) -> str:
+    """`@path`, so that the CLI reads this file."""
+    return "@" + _PLAIN_IN_PATH.sub(lambda found: "\\" + found[0], path)
+
+
+class Workspace:
+    """What `@name` can find from here. A guess on the safe side, made from the file system."""
+
+    def __init__(self, folders: Sequence[str], gemini_home: str) -> None:
+        self._folders = folders
+        self._gemini_home = gemini_home
+        self._known: dict[str, bool] = {}
+
+    def would_expand(self, name: str) -> bool:
+        """Whether the CLI would put something in the place of this name."""
+        if name not in self._known:
+            if len(self._known) >= MAX_NAMES_LOOKED_UP:
+                return True
+            self._known[name] = self._look_up(name)
+        return self._known[name]
+
+    def _look_up(self, name: str) -> bool:
+        return bool(_MCP_RESOURCE.match(name)) or name in self._agents or self._exists(name) or self._is_found(name)
+
+    def _exists(self, name: str) -> bool:
+        """Files elsewhere are not read; those the CLI keeps for itself are."""
+        try:
+            paths = [os.path.realpath(os.path.join(folder, name)) for folder in self._folders]
+            return any(self._is_readable(path) and os.path.exists(path) for path in paths)
+        except ValueError:  # NUL bytes: no path
+            return False
+
+    def _is_readable(self, path: str) -> bool:
+        roots = [*self._folders, os.path.join(self._gemini_home, ".gemini")]
+        return any(Path(path).is_relative_to(os.path.realpath(root)) for root in roots)
+
+    @functools.cached_property
+    def _agents(self) -> frozenset[str]:
+        return _BUILT_IN_AGENTS | frozenset(_agent_names(self._agent_folders()))
+
+    def _agent_folders(self) -> Iterator[Path]:
+        settings = Path(self._gemini_home, ".gemini")
+        yield settings / "agents"
+        yield from settings.glob("extensions/*/agents")
+        for folder in self._folders:
+            yield Path(folder, ".gemini", "agents")
+
+    @functools.cached_property
+    def _files(self) -> str | None:
+        """All paths of files, a line each, in lower case; None if there are too many."""
+        paths = [path.lower() for folder in self._folders for path in _files_below(folder)]
+        return None if len(paths) > MAX_FILES_SEARCHED else "\n".join(paths)
+
+    def _is_found(self, name: str) -> bool:
+        """The CLI's second try is a search for `**/*name*` in all folders, whatever the case."""
+        if self._files is None:
+            return True
+        return re.search(f"{_as_regex(name.lower())}[^/\n]*$", self._files, re.MULTILINE) is not None
+
+
+def _unescaped(name: str) -> str:
+    return re.sub(r"\\(.)", r"\1", name)
+
+
+def _as_regex(glob: str) -> str:
+    return "".join(".*?" if part.startswith("*") else re.escape(part) for part in re.split(r"(\*+)", glob))
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    """Paths of the files in a folder, relative to it; one more than MAX_FILES_SEARCHED of them at the most."""
+    seen = 0
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _UNSEARCHED_FOLDERS]
+        below = os.path.relpath(root, folder)
+        for name in files:
+            yield name if below == "." else f"{below.replace(os.sep, '/')}/{name}"
+            seen += 1
+            if seen > MAX_FILES_SEARCHED:
+                return
+
+
+def _agent_names(folders: Iterable[Path]) -> Iterator[str]:
+    for folder in folders:
+        for definition in folder.glob("*.md"):
+            try:
+                # Of the repository's making: it may be a link to a device, or a FIFO.
+                data = read_regular(definition, MAX_AGENT_BYTES, follow=True)
+            except OSError:
+                continue
+            yield from _AGENT_NAME.findall(data.decode(errors="replace"))

@@ -1,0 +1,466 @@
+"""Gemini CLI, as of 0.61.0."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Unpack, get_args
+
+from ... import errors, files
+from ..._values import check_choice, check_flag
+from ...config_files.borrowed import BorrowedConfig, ConfigFile, repair
+from ...engine.interpreter import Extracted
+from ...engine.resources import RunResources
+from ...process.environment import host_environment
+from ...runtime import DEFAULT_TIMEOUT, CliOptions, RuntimeOptions
+from ...types import (
+    AgentErrorEvent,
+    AgentEvent,
+    AgentExecuteParams,
+    AgentTextEvent,
+    AgentToolResultEvent,
+    AgentToolUseEvent,
+    AgentUsage,
+    PermissionDenial,
+    PermissionMode,
+    PromptSyntax,
+)
+from ...versions import Standing, standing, support_of
+from ...wire.fields import Message, integer, mapping, plain_text, strings, text, wording
+from ..dialect import DialectRuntime
+from ..mcp_entries import Hideaway, Servers, check_distinct, gemini_entries
+from .failures import (
+    NOT_ASKED,
+    Failure,
+    failure_of_error_line,
+    failure_of_result,
+    is_wrong_usage,
+    policy_flag_is_unknown,
+    policy_was_ignored,
+    readable_stderr,
+    retry_warning,
+    subtype_from_stderr,
+    with_account_hint,
+)
+from .prompt import Workspace, escape_at_names, mention, without_command
+from .sessions import SessionGuard
+
+MAX_PROMPT_BYTES = 8 * 1024 * 1024  # The CLI cuts its stdin here, with a warning on stderr alone.
+MAX_IMAGE_BYTES = 20 * 1024 * 1024  # A larger file is left out, with a note to the model in its place.
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".heic", ".heif"})
+
+PERMISSION_ARGS: Mapping[PermissionMode, tuple[str, ...]] = {
+    "default": (),
+    "read-only": ("--approval-mode=plan",),
+    "accept-edits": ("--approval-mode=auto_edit",),
+    "bypass": ("--approval-mode=yolo",),
+}
+
+# Headless, the CLI approves every plan by itself, and goes on in yolo mode: the model need only write a plan and
+# call exit_plan_mode, from plan mode or (after enter_plan_mode) from any other. So plan mode gets no exit.
+DENIED_TOOLS: Mapping[PermissionMode, tuple[str, ...]] = {
+    "default": ("enter_plan_mode", "exit_plan_mode"),
+    "read-only": ("exit_plan_mode", "run_shell_command", "write_file", "replace"),
+    "accept-edits": ("enter_plan_mode", "exit_plan_mode"),
+    "bypass": (),
+}
+POLICY = """\
+[[rule]]
+toolName = [{tools}]
+decision = "deny"
+priority = 999
+"""
+POLICY_TOO_OLD = (
+    "this gemini has no --admin-policy: nothing keeps the model from leaving its permission mode by way of plan mode"
+)
+POLICY_IGNORED = (
+    "gemini ignored our --admin-policy because this machine has policies of its own: make sure that they deny "
+    "exit_plan_mode, with which the model can leave its permission mode"
+)
+
+# A tool that nobody could approve is not offered at all; a model that calls it nevertheless hears "not found".
+TOOLS_NEEDING_APPROVAL = frozenset(
+    {
+        "run_shell_command",
+        "write_file",
+        "replace",
+        "web_fetch",
+        "activate_skill",
+        "ask_user",
+        "enter_plan_mode",
+        "exit_plan_mode",
+    }
+)
+MCP_TOOL_PREFIX = "mcp_"
+
+NO_MESSAGE = "gemini reported an error without a message"
+MCP_TROUBLE = "MCP issues detected"
+CONFIG_READ = b'"type":"init"'  # By then the settings have been read and the MCP servers started.
+
+SHELL_TOOL = "run_shell_command"
+# The status of a command that failed is "success", and only of one that printed nothing the output tells.
+SHELL_FAILURE = re.compile(r"Command (?:exited with code: [1-9]\d*|terminated by signal: .*|failed: .*)", re.DOTALL)
+
+# What another gemini tells the programs it starts, and a run inside it must not take for its own.
+NESTING_VARIABLES = ("GEMINI_CLI", "GEMINI_CLI_WORKTREE_HANDLED")
+
+INCLUDE_FLAG = "--include-directories"
+SYSTEM_PROMPT = "<system_instructions>\n{instructions}\n</system_instructions>\n\n{prompt}"
+
+
+class GeminiOptions(CliOptions, total=False):
+    """Keywords of the constructor."""
+
+    trust_workspace: bool
+
+
+class GeminiCliRuntime(DialectRuntime):
+    """Runs Gemini CLI (`gemini --output-format=stream-json`).
+
+    Thoughts, costs, the reason to stop and what sub-agents do are not in its output, so they are not in ours.
+
+    Args:
+        command: the program, a name on PATH, a path, or a sequence (program and first arguments).
+        timeout: seconds of silence after which the run is ended; None for no limit.
+        trust_workspace: work in a folder that nobody has trusted yet, because the caller named it; its settings and
+            its `.env` are read. False leaves that to the CLI, which refuses (`untrusted_directory`).
+        prompt_syntax: "text" (a prompt `/clear` or `@file` reaches the model as written) or "cli" (the CLI runs
+            /commands and reads @files); a run's own `prompt_syntax` goes before it.
+        options: those of `CLIRuntimeBase`.
+    """
+
+    provider = "gemini"
+    install_hint = "install it with: npm install -g @google/gemini-cli"
+    HANDLERS = {
+        "init": "on_init",
+        "message": "on_message",
+        "tool_use": "on_tool_use",
+        "tool_result": "on_tool_result",
+        "error": "on_error",
+        "result": "on_result",
+    }
+
+    def __init__(
+        self,
+        command: str | os.PathLike[str] | Sequence[str] = "gemini",
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        trust_workspace: bool = True,
+        prompt_syntax: PromptSyntax = "text",
+        **options: Unpack[RuntimeOptions],
+    ) -> None:
+        check_flag("trust_workspace", trust_workspace)
+        check_choice("prompt_syntax", prompt_syntax, get_args(PromptSyntax))
+        self.trust_workspace = trust_workspace
+        self.prompt_syntax: PromptSyntax = prompt_syntax
+        super().__init__(command, timeout, **options)
+
+    def reset_state(self) -> None:
+        self._resumed_id: str | None = None
+        self._mcp_env: dict[str, str] = {}
+        self._mcp_names: set[str] = set()
+        self._policy_file: str | None = None
+        self._policy_unsupported = False
+        self._images: list[str] = []  # Our copies, where the CLI may read them.
+        self._tool_names: dict[str, str] = {}  # Tool calls told of, by id.
+        self._answered = False
+        self._warned = False
+        self._failure: Failure | None = None  # Told before the `result` line.
+        self._read_only = False
+        self._output_missing = False  # Of a shell command.
+
+    # --- the command line -----------------------------------------------------------------------------------
+
+    def check_params(self, params: AgentExecuteParams) -> None:
+        check_distinct(params.mcp_servers)
+        size = len(params.prompt.encode()) + len((params.system_prompt or "").encode())
+        if size > MAX_PROMPT_BYTES:
+            raise ValueError(f"prompt is {size} bytes long (with system_prompt): gemini reads {MAX_PROMPT_BYTES}")
+        for index, image in enumerate(params.images):
+            _check_image(f"images[{index}]", Path(image))
+
+    def enter_run(self, params: AgentExecuteParams, resources: RunResources) -> None:
+        self._resumed_id = params.session_id
+        self._read_only = params.permission_mode == "read-only"
+        if params.session_id is not None and (params.session_id == "latest" or params.session_id.isdecimal()):
+            message = (
+                f"{params.session_id!r} is no session id: gemini would take it for a place in its list of sessions"
+            )
+            raise errors.RunSetupError(errors.SESSION_NOT_FOUND, message)
+        project = os.path.abspath(params.working_directory or os.getcwd())
+        settings = os.path.join(project, ".gemini", "settings.json")
+        if not params.mcp_servers:
+            repair(settings, project)  # First: it wants the lock on the folder that the guard takes.
+        self._guard_session(params, project, resources)
+        if params.mcp_servers:
+            self._inject_mcp(params.mcp_servers, project, settings, resources)
+        denied = DENIED_TOOLS[params.permission_mode]
+        if not denied and not params.images:
+            return
+        folder = resources.temporary_folder()
+        if "," in folder:
+            raise errors.RunSetupError(
+                errors.UNSUPPORTED_OPTION, f"gemini cannot be given a path with a comma ({folder}): set TMPDIR"
+            )
+        if denied:
+            self._policy_file = os.path.join(folder, "policy.toml")
+            tools = ", ".join(f'"{tool}"' for tool in denied)
+            Path(self._policy_file).write_text(POLICY.format(tools=tools), encoding="utf-8")
+        if params.images:
+            self._images = _copied(params.images, os.path.join(folder, "images"))
+
+    def _guard_session(self, params: AgentExecuteParams, project: str, resources: RunResources) -> None:
+        """Before the loan of the settings, because what ends that loan ends them all, and this one looks closer."""
+        guard = SessionGuard({**host_environment(), **params.env}, project)
+        resources.callback(guard.close)
+        resources.borrow(guard)
+        guard.put_right()
+        if not params.mcp_servers:  # The loan of the settings lets only one run start at a time, too.
+            guard.wait_for_turn(resources.pause)
+        if params.session_id is not None:
+            guard.protect(params.session_id)
+
+    def _inject_mcp(self, servers: Servers, project: str, settings: str, resources: RunResources) -> None:
+        """There is no flag for servers: the settings of the workspace are borrowed until Gemini has read them."""
+        hide = Hideaway("$", "${{{}}}")
+        entries = gemini_entries(servers, hide)
+        loan = BorrowedConfig(ConfigFile(settings, "json", "mcpServers", entries, CONFIG_READ, project=project))
+        loan.take(resources.pause)
+        resources.borrow(loan)
+        self._mcp_env = hide.variables
+        self._mcp_names = set(servers)
+
+    def build_args(self, params: AgentExecuteParams) -> list[str]:
+        # `--flag=value` throughout: no value can be taken for a flag.
+        args = ["--output-format=stream-json"]
+        if params.session_id is not None:
+            args.append(f"--resume={params.session_id}")
+        if params.model is not None:
+            args.append(f"--model={params.model}")
+        args += PERMISSION_ARGS[params.permission_mode]
+        if self._policy_file is not None and not self._policy_unsupported:
+            args.append(f"--admin-policy={self._policy_file}")
+        if self._images:
+            args.append(f"{INCLUDE_FLAG}={os.path.dirname(self._images[0])}")
+        return [*args, *params.extra_args]
+
+    def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
+        return {
+            **dict.fromkeys(NESTING_VARIABLES),
+            # Its launcher swallows SIGTERM, and when killed leaves the real process behind, holding the pipes.
+            "GEMINI_CLI_NO_RELAUNCH": "true",
+            "GEMINI_CLI_TRUST_WORKSPACE": "true" if self.trust_workspace else None,
+            **self._mcp_env,
+        }
+
+    def stdin_data(self, params: AgentExecuteParams) -> bytes:
+        prompt = params.prompt
+        if (params.prompt_syntax or self.prompt_syntax) == "text":
+            prompt = self._as_text(params, prompt)
+        if params.system_prompt is not None:
+            # The CLI can replace its system prompt by a file (GEMINI_SYSTEM_MD), and has no way to add to it for a run.
+            instructions = self._without_at_names(params, params.system_prompt)
+            prompt = SYSTEM_PROMPT.format(instructions=instructions, prompt=prompt)
+        if self._images:
+            prompt = f"{prompt}\n\n{' '.join(map(mention, self._images))}"
+        data = prompt.encode()
+        if len(data) > MAX_PROMPT_BYTES:
+            message = (
+                f"with what has to be added to it, the prompt is longer than gemini reads ({MAX_PROMPT_BYTES} bytes)"
+            )
+            raise errors.RunSetupError(errors.UNSUPPORTED_OPTION, message)
+        return data
+
+    def _as_text(self, params: AgentExecuteParams, prompt: str) -> str:
+        return without_command(self._without_at_names(params, prompt))
+
+    def _without_at_names(self, params: AgentExecuteParams, prompt: str) -> str:
+        if "@" not in prompt:
+            return prompt
+        if self._images:
+            # Where one name is expanded (an image), the CLI rewrites the text around all of them.
+            return escape_at_names(prompt, lambda name: True)
+        return escape_at_names(prompt, _workspace(params).would_expand)
+
+    def facts(self) -> dict[str, Any]:
+        known = {"session_id": self._resumed_id, "mcp_servers": sorted(self._mcp_names)}
+        return {name: value for name, value in known.items() if value}
+
+    def recall(self, facts: Mapping[str, Any]) -> None:
+        self._resumed_id = text(facts, "session_id") or None
+        self._mcp_names = set(strings(facts, "mcp_servers"))
+
+    # --- what it says ---------------------------------------------------------------------------------------
+
+    def on_init(self, line: Message) -> Extracted:
+        self.outcome.session_id = text(line, "session_id") or None
+        if self._resumed_id is None or self.outcome.session_id == self._resumed_id:
+            return None
+        message = f"gemini resumed session {self.outcome.session_id} instead of {self._resumed_id}"
+        self._failure = Failure(message, errors.SESSION_NOT_FOUND, "session_not_found")
+        self.outcome.session_id = None
+        self.outcome.fail(self._failure.subtype)
+        return self._failure.event
+
+    def may_run_tool(self, chunk: bytes) -> bool:
+        # Not the "tool_calls" of its last line.
+        return b'"tool_use"' in chunk
+
+    def on_message(self, line: Message) -> Extracted:
+        piece = line.get("content")
+        if line.get("role") != "assistant" or type(piece) is not str or not piece:
+            return None  # The prompt, repeated.
+        if line.get("delta") is False and self._answered:
+            return None  # The whole of what came as deltas (documented, not seen).
+        self._answered = True
+        return AgentTextEvent(piece)
+
+    def on_tool_use(self, line: Message) -> Extracted:
+        tool_id, name = text(line, "tool_id"), text(line, "tool_name")
+        self._tool_names[tool_id] = name
+        self._answered = True
+        return AgentToolUseEvent(name, tool_id, mapping(line, "parameters"))
+
+    def on_tool_result(self, line: Message) -> Extracted:
+        tool_id, error = text(line, "tool_id"), mapping(line, "error")
+        failed = line.get("status") == "error" or bool(error)
+        # No `output` where the CLI would show no text: files written, sub-agents, folders listed.
+        output = text(error, "message") or plain_text(line.get("output"))
+        tool = self._tool_names.get(tool_id, "")
+        self._output_missing |= tool == SHELL_TOOL and "output" not in line
+        if tool == SHELL_TOOL and SHELL_FAILURE.fullmatch(output):
+            failed = True
+        elif failed:
+            reason = _denial_reason(tool, text(error, "type"), output)
+            if reason is not None:
+                self.outcome.permission_denials.append(PermissionDenial(tool, reason, tool_id))
+        return AgentToolResultEvent(tool_id, output, failed)
+
+    def on_error(self, line: Message) -> Extracted:
+        """Comes before the `result` line. A warning is told of and survived."""
+        message = wording(line.get("message")) or wording(line.get("error")) or NO_MESSAGE
+        if line.get("severity") == "warning":
+            self._warned = True
+            return AgentErrorEvent(message, errors.CLI_WARNING)
+        self._failure = failure_of_error_line(message)
+        return self._failure.event
+
+    def on_result(self, line: Message) -> AgentEvent | None:
+        stats = mapping(line, "stats")
+        self.outcome.usage = _usage(stats)
+        failure, told = self._failure, self._failure is not None
+        if failure is None:
+            if line.get("status") != "success":
+                failure = failure_of_result(line.get("error"))
+            elif not (self._answered or self._warned or mapping(stats, "models")):
+                failure = NOT_ASKED
+            else:
+                self.outcome.succeed()
+                return None
+        # (Also with status "success": so ends a run that had "Maximum session turns exceeded".)
+        self.outcome.fail(failure.subtype)
+        if not self._answered and self._resumed_id is None:
+            self.outcome.session_id = None  # A session that begins with a failure is not kept.
+        return None if told else failure.event
+
+    # --- what only its exit and stderr say --------------------------------------------------------------------
+
+    def explain_exit(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
+        outcome = self.outcome
+        if outcome.terminal == "failure":
+            outcome.error_subtype = outcome.error_subtype or subtype_from_stderr(stderr)
+        if outcome.terminal is not None or exit_code is None or exit_code < 0:
+            return None
+        said = with_account_hint(readable_stderr(stderr))
+        if exit_code == 0:
+            # So it ends after SIGTERM, whoever sent it.
+            outcome.error_subtype = "incomplete"
+            message = "gemini ended without saying that it had finished"
+            return AgentErrorEvent(f"{message}: {said}" if said else message, errors.CLI_INCOMPLETE)
+        if is_wrong_usage(stderr):
+            outcome.error_subtype = "config"
+        return AgentErrorEvent(said, errors.CLI_EXIT_ERROR) if said else None
+
+    def warnings_in(self, stderr: str) -> Iterable[AgentErrorEvent]:
+        if self.outcome.terminal == "success":
+            retried = retry_warning(stderr)
+            if retried is not None:
+                yield retried
+        if self._output_missing and standing("gemini", self.cli_version()) is Standing.GAPS:
+            message = f"gemini {self.cli_version()} does not tell what a shell command printed, nor whether it failed"
+            yield AgentErrorEvent(f"{message}; {support_of('gemini', None).floor} does", errors.CLI_WARNING)
+        if policy_was_ignored(stderr):
+            yield AgentErrorEvent(POLICY_IGNORED, errors.CLI_WARNING)
+        if self._mcp_names and MCP_TROUBLE in stderr:
+            names = ", ".join(map(repr, sorted(self._mcp_names)))
+            message = f"gemini could not use an MCP server, without saying which: one of {names}, or one of the user's"
+            yield AgentErrorEvent(message, errors.MCP_SERVER_FAILED)
+
+    def remedy(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
+        # Not for "read-only": better no run than one that can write. Not with images: such a CLI (0.20) loses them
+        # without a word. And not where it is known to be too old: its shell tool refuses most commands.
+        if self._policy_unsupported or self._read_only or self._images or not policy_flag_is_unknown(stderr):
+            return None
+        if standing("gemini", self.cli_version()) is Standing.TOO_OLD:
+            return None
+        self._policy_unsupported = True
+        return AgentErrorEvent(POLICY_TOO_OLD, errors.CLI_WARNING)
+
+
+def _usage(stats: Message) -> AgentUsage | None:
+    """Tokens of all requests of the run. (`duration_ms` is wall time, `tool_calls` no turns: both stay out.)"""
+    usage = AgentUsage(
+        input_tokens=integer(stats, "input_tokens"),
+        output_tokens=integer(stats, "output_tokens"),
+        cache_read_tokens=integer(stats, "cached"),
+    )
+    # All zero after API errors and a detected loop, whatever was spent.
+    return None if usage == AgentUsage() else usage
+
+
+def _denial_reason(tool: str, error_type: str, output: str) -> str | None:
+    """Why this failed call was a refused one, if it was."""
+    if error_type == "policy_violation":
+        return output
+    if error_type == "tool_not_registered" and (tool in TOOLS_NEEDING_APPROVAL or tool.startswith(MCP_TOOL_PREFIX)):
+        return f"not offered in this permission mode ({output})"
+    return None
+
+
+def _check_image(field: str, path: Path) -> None:
+    if not path.is_file():
+        raise ValueError(f"{field}: {'not a regular file' if path.exists() else 'no such file'}: {path}")
+    if path.suffix.lower() not in IMAGE_SUFFIXES:
+        known = ", ".join(sorted(IMAGE_SUFFIXES))
+        raise ValueError(f"{field}: gemini knows an image by its name, which must end in one of {known}: {path}")
+    if path.stat().st_size > MAX_IMAGE_BYTES:
+        raise ValueError(f"{field}: gemini takes no image of over {MAX_IMAGE_BYTES} bytes: {path}")
+
+
+def _copied(images: Sequence[str | os.PathLike[str]], folder: str) -> list[str]:
+    """Copies under plain names: the CLI reads no file outside its folders, and none that git ignores."""
+    os.mkdir(folder, 0o700)
+    copies = []
+    for number, image in enumerate(images, 1):
+        copies.append(os.path.join(folder, f"image-{number}{Path(image).suffix.lower()}"))
+        Path(copies[-1]).write_bytes(files.read_regular(image, MAX_IMAGE_BYTES, follow=True))
+    return copies
+
+
+def _workspace(params: AgentExecuteParams) -> Workspace:
+    here = os.path.abspath(params.working_directory or os.getcwd())
+    environ = {**host_environment(), **params.env}
+    home = environ.get("GEMINI_CLI_HOME") or environ.get("HOME") or os.path.expanduser("~")
+    included = [os.path.join(here, folder) for folder in _included_folders(params.extra_args)]
+    return Workspace([here, *included], home)
+
+
+def _included_folders(arguments: Sequence[str]) -> Iterator[str]:
+    for argument, following in itertools.pairwise([*arguments, ""]):
+        if argument == INCLUDE_FLAG:
+            yield from following.split(",")
+        elif argument.startswith(f"{INCLUDE_FLAG}="):
+            yield from argument.removeprefix(f"{INCLUDE_FLAG}=").split(",")

@@ -1,0 +1,113 @@
+"""How the caller's MCP servers reach OpenCode (1.18.33): in a variable full of settings, or in a project's file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ...config_files.borrowed import BorrowedConfig, ConfigFile, repair
+from ...engine.resources import RunResources
+from ..mcp_entries import Hideaway, Servers, check_distinct, opencode_entries, tool_prefix_name
+
+FOLDER = ".opencode"
+# If there are both, the second is read last and wins.
+FILES = ("opencode.json", "opencode.jsonc")
+# Written by OpenCode itself into every config that has none.
+DEFAULTS = {"$schema": "https://opencode.ai/config.json"}
+# What it puts into every `.opencode` folder.
+LITTER = (".gitignore", "node_modules", "package.json", "package-lock.json", "bun.lock")
+IGNORES_PROJECT = "OPENCODE_DISABLE_PROJECT_CONFIG"
+
+LONGEST_TIMER_MS = 2**31 - 1  # A longer one fires at once.
+
+LOG_VALUE = r'("(?:[^"\\]|\\.)*"|\S+)'
+UNAVAILABLE = re.compile(rf'message="server unavailable" key={LOG_VALUE} .*?\bstatus={LOG_VALUE}')
+CLOSED = re.compile(rf'message="MCP connection closed" server={LOG_VALUE}')
+
+
+def check_names(servers: Servers) -> None:
+    """Raise ValueError for names whose tools OpenCode, or its permission rules, cannot tell apart."""
+    check_distinct(servers)
+    prefixes = {f"{tool_prefix_name(name)}_": name for name in servers}
+    for prefix, name in prefixes.items():
+        for longer, other in prefixes.items():
+            if longer != prefix and longer.startswith(prefix) and servers[name].trust and not servers[other].trust:
+                message = f"{name!r} is trusted and {other!r} is not: OpenCode takes the tools of one for the other's"
+                raise ValueError(f"mcp_servers: {message}; rename one")
+
+
+def settings(servers: Servers, tool_timeout: float | None) -> dict[str, Any]:
+    """What OPENCODE_CONFIG_CONTENT says about them, wherever the servers themselves stand."""
+    # Otherwise a call may take a minute. A server's own `timeout` would also be waited for at the start.
+    milliseconds = LONGEST_TIMER_MS if tool_timeout is None else min(tool_timeout * 1000, LONGEST_TIMER_MS)
+    return {"experimental": {"mcp_timeout": max(round(milliseconds), 1)}} if servers else {}
+
+
+def entries(servers: Servers) -> dict[str, Any]:
+    """Them as `mcp` in OPENCODE_CONFIG_CONTENT."""
+    return opencode_entries(servers, str)
+
+
+def rules(servers: Servers) -> dict[str, str]:
+    """Permission rules by which the tools of trusted servers, and no others, run without being asked for.
+
+    `**` is for OpenCode what `*` is. As a key that nobody writes it goes to the end, where it wins over `"*": "ask"`.
+    """
+    return {f"{tool_prefix_name(name)}_**": "allow" for name, server in servers.items() if server.trust}
+
+
+def borrows_config(mode: str, env: Mapping[str, str]) -> bool:
+    """Whether the servers go into the project's file: only if OpenCode will read it."""
+    return mode == "merge-restore" and env.get(IGNORES_PROJECT, "").lower() not in ("1", "true")
+
+
+def borrow_config(servers: Servers, project: str, resources: RunResources) -> dict[str, str]:
+    """Put the servers into the project's file until OpenCode has read it; returns variables that this takes."""
+    folder = os.path.join(project, FOLDER)
+    path = next((path for name in reversed(FILES) if os.path.lexists(path := os.path.join(folder, name))), None)
+    hide = Hideaway("{", "{{env:{}}}", _as_json_text)
+    # The first output, whatever it is, comes after all configuration has been read.
+    config = ConfigFile(
+        path or os.path.join(folder, FILES[0]),
+        "json",
+        "mcp",
+        opencode_entries(servers, hide),
+        defaults=DEFAULTS,
+        project=project,
+        litter=LITTER,
+    )
+    loan = BorrowedConfig(config)
+    loan.take(resources.pause)
+    resources.borrow(loan)
+    return hide.variables
+
+
+def repair_config(project: str) -> None:
+    """Put the project's files right if a host that is gone has left its servers in them."""
+    for name in FILES:
+        repair(os.path.join(project, FOLDER, name), project)
+
+
+def _as_json_text(value: str) -> str:
+    # OpenCode puts variables into the config's text before it parses that, then looks for `{file:...}` in it.
+    return json.dumps(value)[1:-1].replace("{", "\\u007b")
+
+
+def failures(stderr: str, servers: Collection[str]) -> dict[str, str]:
+    """Which of these servers OpenCode had trouble with, by its log, and what it says. It gives no cause."""
+    found = {}
+    for key, status in UNAVAILABLE.findall(stderr):
+        found[_unquoted(key)] = f"could not be used ({_unquoted(status).replace('_', ' ')})"
+    for key in CLOSED.findall(stderr):
+        found.setdefault(_unquoted(key), "closed its connection during the run")
+    return {name: what for name, what in found.items() if name in servers}
+
+
+def _unquoted(value: str) -> str:
+    try:
+        return str(json.loads(value)) if value.startswith('"') else value
+    except ValueError:
+        return value

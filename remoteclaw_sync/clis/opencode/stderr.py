@@ -1,0 +1,105 @@
+"""What OpenCode 1.18.33 writes to stderr: failures before there is a session, and the causes it keeps from stdout.
+
+A config that it cannot read is printed there whole, with the keys that are in it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+LOG_LINE = re.compile(r"^timestamp=\S+ level=\w+ .*$", re.MULTILINE)
+WARNING_LINE = re.compile(r"^timestamp=\S+ level=WARN .*\n?", re.MULTILINE)
+# Around the text of a config that is no JSON, and the places in it that were wrong, which quote it again.
+DUMP_BEGIN, DUMP_END = "--- JSONC Input ---", "--- End ---"
+WRONG_PLACE = re.compile(r"^(\w+ at line \d+, column \d+)$", re.MULTILINE)
+# A config of the wrong shape: `Expected string | undefined, got 5 model`, the value and then its place.
+WRONG_VALUE = re.compile(r"(?<=, got ).+(?= \S+$)", re.MULTILINE)
+OMITTED = "[omitted]"
+
+ERROR_PREFIX = "Error: "
+UNEXPECTED = "Unexpected error"
+HELP = re.compile(r"^\s*opencode run \[message", re.MULTILINE)
+REFUSED_ARGUMENTS = "opencode was given an unknown argument, or one with a wrong value (see extra_args)"
+WRONG_SETTINGS = (
+    "Config",
+    REFUSED_ARGUMENTS,
+    "Directory ",
+    "Failed to change directory",
+    "File not found",
+    "Model not",
+)
+# Several first runs at once make OpenCode's database, and all but one fail over it (1.18.33).
+DATABASE_RACE = re.compile(r"CREATE TABLE|CREATE (?:UNIQUE )?INDEX|ALTER TABLE|database is locked|SQLITE_BUSY")
+PERMISSION = re.compile(r"permission requested: (.+); auto-rejecting")
+
+
+def without_secrets(stderr: str) -> str:
+    """The text without colours and without what it quotes from a config."""
+    return WRONG_VALUE.sub(OMITTED, _without_dump(ANSI.sub("", stderr)))
+
+
+def without_warnings(stderr: str) -> str:
+    """The text without the warnings of the log, which is full of them."""
+    return WARNING_LINE.sub("", stderr)
+
+
+def failure(stderr: str) -> str | None:
+    """OpenCode's own words for giving up at the start; None if it said none."""
+    text = LOG_LINE.sub("", without_secrets(stderr))
+    _, found, message = text.partition(ERROR_PREFIX)
+    if not found:
+        return REFUSED_ARGUMENTS if HELP.search(text) else text.strip() or None
+    place = WRONG_PLACE.search(ANSI.sub("", stderr))
+    message = message.replace(f": \n{OMITTED}", f" ({place.group(1)})" if place else "")
+    return message.strip().removeprefix(UNEXPECTED).strip() or UNEXPECTED
+
+
+def is_about_settings(message: str) -> bool:
+    """Whether such words blame the configuration or the arguments."""
+    return message.startswith(WRONG_SETTINGS)
+
+
+def refused_arguments(said: str) -> bool:
+    """Whether OpenCode printed its help instead of running."""
+    return HELP.search(ANSI.sub("", said)) is not None
+
+
+def lists_flag(help_text: str, flag: str) -> bool:
+    """Whether OpenCode's help has this flag, or has it as another name of one."""
+    pattern = rf"^\s*(?:--?[\w-]+,\s*)*{re.escape(flag)}(?![\w-])"
+    return re.search(pattern, ANSI.sub("", help_text), re.MULTILINE) is not None
+
+
+def is_database_race(stderr: str) -> bool:
+    """Whether OpenCode gave up because another of its processes was making or changing its database."""
+    return DATABASE_RACE.search(stderr) is not None
+
+
+def rejected_permissions(stderr: str) -> list[str]:
+    """The requests that were turned down because nobody was there to answer: `external_directory (/etc/*)`."""
+    return PERMISSION.findall(ANSI.sub("", stderr))
+
+
+def logged_cause(stderr: str, ref: str) -> str | None:
+    """What the log says of a failure that stdout only gives a number for."""
+    found = re.search(rf'\bref={re.escape(ref)} error=("(?:[^"\\]|\\.)*"|\S+)', stderr)
+    if found is None:
+        return None
+    value = found.group(1)
+    try:
+        cause = str(json.loads(value)) if value.startswith('"') else value
+    except ValueError:
+        return None
+    return without_secrets(cause).strip() or None
+
+
+def _without_dump(text: str) -> str:
+    begin, end = text.find(DUMP_BEGIN), text.rfind(DUMP_END)
+    if begin < 0 and end < 0:
+        return text
+    # Either mark may be missing: only the last 64 KiB of stderr are kept, and OpenCode may be cut short.
+    before = text[:begin] if begin >= 0 else ""
+    after = text[end + len(DUMP_END) :] if end > begin else ""
+    return f"{before}{OMITTED}{after}"

@@ -1,0 +1,120 @@
+"""What is different on OpenCode 2 (npm `@opencode/cli`; as of 2.0.15, and read in its sources).
+
+`run` takes its folder from $PWD and has no `--dir`; without `--standalone` it leaves a server running. Its lines are
+those of OpenCode 1, but for the ids of tool calls, what a command's exit code stands in, and errors. It knows no
+OPENCODE_PERMISSION.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+
+from ...types import AgentExecuteParams, ErrorSubtype
+from ...wire.fields import Message, integer, mapping, text
+
+PACKAGE = "@opencode/cli"
+PARENTS = 5  # Folders from the program up to its package.json.
+OWN_FOLDERS = frozenset({"opencode", ".opencode"})
+VERSION_FOLDER = re.compile(r"2\.\d+\.\d+(?:[-_+][\w.]+)?")
+
+# As `opencode run --dir=x` is answered there; the quotes and the words around differ with the parser's version.
+REFUSED_DIR = re.compile(r"(?:unrecognized|unknown|unexpected|invalid)\b[^\n]*--dir\b", re.IGNORECASE)
+STARTED_AGAIN = "opencode was started again: it is OpenCode 2, which takes other arguments"
+
+NO_READ_ONLY = (
+    'permission_mode="read-only" is not offered on OpenCode 2: it does not read the rules by which OpenCode 1 is kept '
+    "from writing. Use OpenCode 1 (npm install -g opencode-ai), or deny edits and commands in its own configuration"
+)
+
+DECLINED = "declined this tool call"  # Nobody could answer: OpenCode ends the turn.
+BLOCKED = "Permission denied: "  # A rule of the user's config: it goes on.
+SHELLS = ("bash", "shell")
+
+SUBTYPES: dict[str, ErrorSubtype] = {
+    "provider.auth": "auth",
+    "provider.rate-limit": "rate_limit",
+    "provider.quota": "billing",
+    "provider.transport": "network",
+    "provider.internal": "overloaded",
+    "provider.no-route": "config",
+    "permission.rejected": "permission",
+}
+
+
+def is_installed(program: str, search_path: str | None) -> bool:
+    """Whether this program is OpenCode 2, as its files tell. Starts nothing, does not raise."""
+    try:
+        found = shutil.which(program, path=search_path)
+    except ValueError:
+        return False
+    if found is None:
+        return False
+    path = os.path.realpath(found)
+    for _ in range(PARENTS):
+        path, name = os.path.split(path)
+        if VERSION_FOLDER.fullmatch(name) and not OWN_FOLDERS.isdisjoint(path.split(os.sep)[-2:]):
+            return True
+        package = _package_name(path)
+        if package is not None:
+            return package == PACKAGE or package.startswith(f"{PACKAGE}-")
+    return False
+
+
+def _package_name(folder: str) -> str | None:
+    try:
+        with open(os.path.join(folder, "package.json"), encoding="utf-8") as file:
+            package = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return None
+    return text(package, "name") or None if isinstance(package, dict) else None
+
+
+def refuses_dir(stderr: str) -> bool:
+    """Whether a start failed because this is OpenCode 2 after all."""
+    return REFUSED_DIR.search(stderr) is not None
+
+
+def place_args(params: AgentExecuteParams, *, is_two: bool) -> list[str]:
+    """The arguments that say where to work."""
+    # The working directory and $PWD, which are there already, say the same to OpenCode 2.
+    return ["--standalone"] if is_two else [f"--dir={os.path.abspath(params.working_directory or os.getcwd())}"]
+
+
+# --- lines --------------------------------------------------------------------------------------------------
+
+
+def part_id(part: Message) -> str:
+    """What tells a part from others: on OpenCode 2 the `id` of a tool's is the call's."""
+    return text(part, "partID") or text(part, "id")
+
+
+def call_id(part: Message) -> str:
+    """The id of a tool call."""
+    return text(part, "callID") or text(part, "id")
+
+
+def exit_code(part: Message, state: Message) -> tuple[bool, object]:
+    """Whether this was a command that told how it ended, and its exit code."""
+    metadata = mapping(state, "metadata")
+    told = metadata if "exit" in metadata else mapping(metadata, "metadata")
+    return text(part, "tool") in SHELLS and "exit" in told, told.get("exit")
+
+
+def is_provider_executed(part: Message, state: Message) -> bool:
+    """Whether the provider ran the tool itself."""
+    there = mapping(mapping(state, "metadata"), "providerCall").get("executed")
+    return bool(there or mapping(part, "metadata").get("providerExecuted"))
+
+
+def is_error(error: Message) -> bool:
+    """Whether an `error` object has the shape `{"type", "message", "status"}`; after such a one it always gives up."""
+    return "type" in error and "name" not in error and "_tag" not in error
+
+
+def code_of(error: Message) -> str:
+    """The HTTP status, else OpenCode's name for the error."""
+    status = integer(error, "status")
+    return str(status) if status else text(error, "type")

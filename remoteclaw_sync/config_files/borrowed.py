@@ -1,0 +1,448 @@
+"""Merge-restore: borrow a config file of the user's for as long as a CLI needs to read it.
+
+The original stays on disk all the time: it is renamed to a backup beside the file (so that inode, mode, times and
+links come back as they were), and a journal beside that says what was done. Whoever holds the lock may therefore put
+things right after a host that was killed. The lock is on the folder that holds the config's folder: there is always
+one, it leaves no file behind, it is let go by the kernel when its holder dies, and the CLI does not inherit it.
+
+Whose file it may be: config, backup and journal must be regular files of bounded size. A config in a project may be
+reached by a link that leads to a file of the user's (or of the project's owner) inside the checkout that the project is
+part of; if it is part of none, inside the project or the user's home. Git keeps links, so one that leads out of a
+checkout may be anybody's. The user's own config (Codex's) may be linked to anywhere, backup and journal to nowhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import shutil
+import stat
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
+
+import attrs
+from attrs.validators import deep_iterable, in_, instance_of
+
+from .. import errors, files
+from .config_edit import ConfigError, Entries, Format, add_entries, remove_entries
+from .private_file import Reading
+
+if os.name == "posix":
+    import fcntl
+
+logger = logging.getLogger(__name__)
+
+MAX_CONFIG_BYTES = 10 * 1024 * 1024
+MAX_MERGED_BYTES = 4 * MAX_CONFIG_BYTES  # With our entries, and for the journal, which has them twice.
+LOCK_POLL_SECONDS = 0.02
+BACKUP_SUFFIX = ".remoteclaw-backup"
+JOURNAL_SUFFIX = ".remoteclaw-journal"
+
+
+@attrs.frozen
+class ConfigFile:
+    """Which file to borrow, and what to add to it."""
+
+    path: str
+    format: Format
+    key: str
+    entries: Entries = attrs.field(repr=False)
+    read_words: bytes = b""  # What the CLI prints once it has read the file.
+    defaults: Entries = {}  # At the top level, if not there: what the CLI would otherwise write into the file itself.
+    project: str | None = None  # The folder whose config it is; None: the user's own.
+    litter: tuple[str, ...] = ()  # What the CLI puts into the file's folder; it goes with a folder that we made.
+
+
+class BorrowedConfig:
+    """The loan of one file. `take` once, `give_back` any number of times, from any thread."""
+
+    def __init__(self, config: ConfigFile) -> None:
+        self._config = config
+        self._path = os.path.realpath(config.path)
+        self._lock_fd = -1
+        self._returning = threading.Lock()
+        self._owner = os.getpid()
+        self._created_folder = False
+        self._reading = Reading(config.read_words)
+
+    def is_over(self, chunk: bytes) -> bool:
+        """Whether the CLI has read the file."""
+        return self._reading.seen_in(chunk)
+
+    def take(self, pause: Callable[[float], None]) -> None:
+        """Wait for the file, repair what a dead host left, and add the entries.
+
+        `pause(seconds)` sleeps between looks and raises to give up. Raises RunSetupError, the file being untouched.
+        """
+        try:
+            _check_way_to(self._config.path, self._path, self._config.project)
+            self._acquire(pause)
+            try:
+                _sweep_around(self._config.path)
+                recover(self._path)
+                self._write()
+            except BaseException:
+                self._release()
+                raise
+        except (ConfigError, OSError) as error:
+            raise errors.RunSetupError(errors.MCP_CONFIG_ERROR, self._explain(error)) from None
+
+    def give_back(self) -> None:
+        """Put the original back and let go of the file. Does nothing the second time, or in a forked copy."""
+        if os.getpid() != self._owner:
+            return
+        with self._returning:
+            if self._lock_fd == -1:
+                self._tidy_up()
+                return
+            try:
+                recover(self._path)
+            except (ConfigError, OSError) as error:
+                logger.error("cannot restore %s: %s (backup: %s)", self._path, error, self._path + BACKUP_SUFFIX)
+            finally:
+                self._release()
+
+    def _tidy_up(self) -> None:
+        """Once more at the end of the run: the CLI may have been filling the folder when the file was given back."""
+        if not self._created_folder or not self._config.litter:
+            return
+        try:
+            self._lock_fd = _open_folder(os.path.dirname(os.path.dirname(self._path)))
+        except OSError:
+            return
+        try:
+            if _try_lock(self._lock_fd):  # Otherwise another run is using it.
+                _remove_folder(os.path.dirname(self._path), self._config.litter)
+        finally:
+            self._release()
+
+    def forget_after_fork(self) -> None:
+        """In a forked copy of the host, which would otherwise keep the lock."""
+        fd, self._lock_fd = self._lock_fd, -1
+        if fd != -1:
+            os.close(fd)
+
+    def _explain(self, error: Exception) -> str:
+        reason = (error.strerror or type(error).__name__) if isinstance(error, OSError) else str(error)
+        return f"config file {self._config.path} {_as_clause(reason)}; it was left as it is"
+
+    def _acquire(self, pause: Callable[[float], None]) -> None:
+        fd = _open_folder(os.path.dirname(os.path.dirname(self._path)))
+        try:
+            while not _try_lock(fd):
+                pause(LOCK_POLL_SECONDS)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._lock_fd = fd
+
+    def _release(self) -> None:
+        fd, self._lock_fd = self._lock_fd, -1
+        if fd != -1:
+            _unlock(fd)
+
+    def _write(self) -> None:
+        config = self._config
+        original = _read_config(config.path, self._path)
+        text = "" if original is None else _decode(original)
+        edit = add_entries(text, config.format, config.key, config.entries, config.defaults)
+        merged = edit.text.encode()
+        journal = {
+            "existed": original is not None,
+            "created_folder": not os.path.isdir(os.path.dirname(self._path)),
+            "litter": config.litter,
+            "format": config.format,
+            "key": config.key,
+            "merged_sha256": _digest(merged),
+            "entries": dict(config.entries),
+            "inserted": edit.inserted,
+        }
+        noted = json.dumps(journal).encode()
+        if max(len(merged), len(noted)) > MAX_MERGED_BYTES:
+            raise ConfigError(f"would be larger than {MAX_MERGED_BYTES // 1024 // 1024} MB with the servers in it")
+        if os.path.lexists(self._path + BACKUP_SUFFIX):
+            # A backup of ours has a journal beside it.
+            raise ConfigError(f"has {os.path.basename(self._path)}{BACKUP_SUFFIX} beside it, which is in the way")
+        try:
+            if journal["created_folder"]:
+                _create_folder(os.path.dirname(self._path), os.path.basename(self._path) + JOURNAL_SUFFIX, noted)
+                self._created_folder = True
+            else:
+                files.replace_file(self._path + JOURNAL_SUFFIX, noted)
+            if original is not None:
+                _link_or_copy(self._path, self._path + BACKUP_SUFFIX)
+            files.replace_file(self._path, merged)  # Private: the entries hold secrets.
+        except BaseException:
+            recover(self._path)
+            raise
+
+
+def recover(path: str) -> bool:
+    """Undo what the journal beside `path` tells of; says whether there was one. The caller holds the lock."""
+    journal = _read_journal(path + JOURNAL_SUFFIX)
+    if journal is None:
+        return False
+    backup = path + BACKUP_SUFFIX
+    current = _read_if_there(path)
+    original = _read_if_there(backup)
+    if current is None:
+        # Gone meanwhile. To bring it back is the smaller mistake, if it is one.
+        if original is not None:
+            os.replace(backup, path)
+    elif _digest(current) == journal.merged_sha256:
+        if original is not None:
+            os.replace(backup, path)
+        elif not journal.existed:
+            os.unlink(path)
+    elif journal.existed and original is None:
+        pass  # Killed between journal and backup: nothing had been changed.
+    elif original is not None and current == original:
+        pass  # Killed between backup and replace.
+    else:
+        _take_out(path, current, original, journal)
+    if os.path.lexists(backup):
+        os.unlink(backup)
+    if not journal.created_folder or not _remove_folder(os.path.dirname(path), journal.litter, path + JOURNAL_SUFFIX):
+        os.unlink(path + JOURNAL_SUFFIX)
+    return True
+
+
+def left_behind(path: str, project: str | None = None, *, repair: bool = False) -> bool:
+    """Whether a host that is gone has left this file changed; with `repair`, put it right.
+
+    What a live host has borrowed is not looked at. Raises ConfigError or OSError if it cannot be put right.
+    """
+    real_path = os.path.realpath(path)
+    if not os.path.lexists(real_path + JOURNAL_SUFFIX):
+        return False
+    _check_way_to(path, real_path, project)
+    fd = _open_folder(os.path.dirname(os.path.dirname(real_path)))
+    try:
+        if not _try_lock(fd):
+            return False
+        return recover(real_path) if repair else os.path.lexists(real_path + JOURNAL_SUFFIX)
+    finally:
+        _unlock(fd)
+
+
+def repair(path: str, project: str | None = None) -> None:
+    """Before a run that does not borrow the file: put it right, and tidy up around it. What cannot be is logged."""
+    try:
+        left_behind(path, project, repair=True)
+        _sweep_around(path)
+    except (ConfigError, OSError) as error:
+        logger.warning("cannot restore %s: %s", path, error)
+
+
+def folders_around(path: str) -> list[str]:
+    """Where a loan of this file, or a run that has no need of one, makes files of its own for a moment."""
+    folders = [os.path.dirname(os.path.abspath(path)), os.path.dirname(os.path.realpath(path))]
+    return list(dict.fromkeys(os.path.realpath(one) for folder in folders for one in (folder, os.path.dirname(folder))))
+
+
+def _sweep_around(path: str) -> None:
+    for folder in folders_around(path):
+        files.sweep(folder)
+
+
+def _take_out(path: str, current: bytes, original: bytes | None, journal: Journal) -> None:
+    """The file was edited while it was borrowed: keep the edit, take our entries out."""
+    try:
+        text = remove_entries(
+            _decode(current),
+            journal.format,
+            journal.key,
+            journal.entries,
+            None if original is None else _decode(original),
+            journal.inserted,
+        )
+    except ConfigError as error:
+        logger.warning("%s was changed during the run and %s; leaving it as it is", path, error)
+        return
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    if original is not None:
+        mode = stat.S_IMODE(os.stat(path + BACKUP_SUFFIX).st_mode)
+    files.replace_file(path, text.encode(), mode)
+
+
+def _read_config(shown: str, path: str) -> bytes | None:
+    """The file's bytes, None if there is none. Raises ConfigError for what we must not touch."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        if os.path.islink(shown) or os.path.islink(path):
+            raise ConfigError("is a link to a file that does not exist") from None
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigError("is not a regular file")
+    # Looked at in the mode bits, because for root everything is readable and writable.
+    if not status.st_mode & 0o444:
+        raise ConfigError("is not readable (mode)")
+    if not status.st_mode & 0o222:
+        raise ConfigError("is read-only (mode)")
+    if status.st_size > MAX_CONFIG_BYTES:
+        raise ConfigError(f"is larger than {MAX_CONFIG_BYTES // 1024 // 1024} MB")
+    return files.read_regular(path, MAX_CONFIG_BYTES)
+
+
+def _check_way_to(path: str, real_path: str, project: str | None) -> None:
+    """Raise ConfigError if links lead from `path` to a file that a config of this project has no business with."""
+    if project is None:
+        return
+    home = os.path.realpath(project)
+    roots = [home]
+    checkout = _checkout_of(home)
+    roots.append(os.path.realpath(os.path.expanduser("~")) if checkout is None else checkout)
+    if not any(_is_inside(real_path, root) for root in roots):
+        raise ConfigError(f"is reached by a link that leads out of the project (to {real_path}); put a copy there")
+    if real_path == os.path.join(home, os.path.relpath(os.path.abspath(path), os.path.abspath(project))):
+        return
+    try:
+        owner = os.stat(real_path).st_uid
+    except OSError:
+        return  # There is none; whoever reads it says so.
+    if hasattr(os, "geteuid") and owner not in (os.geteuid(), os.stat(home).st_uid):
+        raise ConfigError(f"is reached by a link to a file of another user ({real_path}); put a copy there")
+
+
+def _checkout_of(folder: str) -> str | None:
+    """The root of the checked-out repository that this folder is in."""
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        above = os.path.dirname(folder)
+        if above == folder:
+            return None
+        folder = above
+    return folder
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(os.path.join(folder, ""))
+
+
+def _read_if_there(path: str) -> bytes | None:
+    try:
+        return files.read_regular(path, MAX_MERGED_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.EFBIG):
+            raise ConfigError(f"has {os.path.basename(path)} beside it, which is {error.strerror}; remove it") from None
+        raise
+
+
+@attrs.frozen
+class Journal:
+    """What was done to a file that is borrowed."""
+
+    existed: bool = attrs.field(validator=instance_of(bool))
+    created_folder: bool = attrs.field(validator=instance_of(bool))
+    litter: tuple[str, ...] = attrs.field(converter=tuple, validator=deep_iterable(instance_of(str)))
+    format: Format = attrs.field(validator=in_(get_args(Format)))
+    key: str = attrs.field(validator=instance_of(str))
+    merged_sha256: str = attrs.field(validator=instance_of(str))
+    entries: dict[str, Any] = attrs.field(validator=instance_of(dict), repr=False)
+    inserted: str = attrs.field(validator=instance_of(str), repr=False)
+
+
+def _read_journal(path: str) -> Journal | None:
+    raw = _read_if_there(path)
+    if raw is None:
+        return None
+    try:
+        noted = json.loads(raw)
+        return Journal(**{field.name: noted[field.name] for field in attrs.fields(Journal)})
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ConfigError(f"has a damaged journal beside it ({path}); put it right by hand") from None
+
+
+def _decode(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise ConfigError("is not UTF-8") from None
+
+
+def _digest(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
+
+
+def _link_or_copy(path: str, backup: str) -> None:
+    try:
+        os.link(path, backup)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        files.replace_file(backup, files.read_regular(path, MAX_CONFIG_BYTES), stat.S_IMODE(os.stat(path).st_mode))
+
+
+def _create_folder(folder: str, journal_name: str, journal: bytes) -> None:
+    """The config's folder, with the journal in it from its first moment: a host that is killed leaves no empty one."""
+    new = files.new_folder(os.path.dirname(folder), hidden=True)
+    try:
+        files.replace_file(os.path.join(new, journal_name), journal)
+        os.rename(new, folder)
+    except BaseException:
+        files.remove(new)
+        raise
+
+
+def _remove_folder(folder: str, litter: Sequence[str], journal: str = "") -> bool:
+    """Remove a folder that we made, journal and all, unless somebody put something there: then it is theirs."""
+    name = os.path.basename(journal)
+    try:
+        if not set(os.listdir(folder)) <= {*litter, name}:
+            return False
+        for one in litter:
+            _remove(os.path.join(folder, one))
+        # Under a name that is swept up later, for a host that is killed in the middle must not leave an empty folder.
+        doomed = files.new_folder(os.path.dirname(folder), hidden=True)
+    except OSError as error:
+        logger.debug("%s stays: %s", folder, error)
+        return False
+    try:
+        os.rename(folder, doomed)
+        if name:
+            os.unlink(os.path.join(doomed, name))
+    except OSError as error:
+        logger.debug("%s stays: %s", folder, error)
+    try:
+        os.rmdir(doomed)
+    except OSError:
+        os.rename(doomed, folder)  # Somebody has put something there this very moment.
+    return not os.path.lexists(journal or folder)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
+
+
+def _open_folder(folder: str) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0))
+
+
+def _try_lock(fd: int) -> bool:
+    if os.name != "posix":
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _unlock(fd: int) -> None:
+    """Not by closing alone: a copy of the host that was forked meanwhile has the same lock."""
+    if os.name == "posix":
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
+
+
+def _as_clause(reason: str) -> str:
+    return reason if reason.startswith(("is ", "has ")) else f"cannot be used ({reason})"

@@ -1,0 +1,77 @@
+"""Runs that failed before the CLI's first line: what its installation has to do with it."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import attrs
+
+from .. import errors
+from ..process.launch import SpawnFailure
+from ..process.program import needed
+from ..types import AgentErrorEvent, AgentExecuteParams
+from ..versions import what_is_needed
+
+PREAMBLE_BYTES = 65_536
+NO_SUCH_PROGRAM = 127  # What shells and `env` exit with.
+# "env: 'node': No such file or directory", "env: can't execute 'node': ...", "sh: 1: exec: node: not found".
+MISSING_PROGRAM = re.compile(
+    r"(?:^|[ :‘'\"])(?P<name>[^\s:‘’'\"]+)[’'\"]?: (?:No such file or directory|(?:command )?not found)", re.MULTILINE
+)
+# Kinds of failure that an old CLI may be the cause of. It is not of a refused login or an unknown session.
+MAY_BE_AGE = frozenset({"config", "crash", "incomplete", "unknown"})
+
+
+class Preamble:
+    """What a CLI prints on the stream of events before the first of them: some put their help there."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._words: list[bytes] = []
+        self._size = 0
+
+    def push(self, block: bytes) -> None:
+        """Take these whole lines, up to the first event."""
+        for line in block.split(b"\n"):
+            if line.lstrip().startswith(b"{"):
+                self.is_over = True
+                self._words.clear()
+                return
+            if self._size < PREAMBLE_BYTES:
+                self._words.append(line[:PREAMBLE_BYTES])
+                self._size += len(line)
+
+    def text(self) -> str:
+        """The words; none once there was an event."""
+        return b"\n".join(self._words).decode(errors="replace").strip()
+
+
+def missing_program(program: str, exit_code: int | None, said: str) -> AgentErrorEvent | None:
+    """In words, that what a CLI is written for (Node.js) is not there, if a shell or `env` says so."""
+    found = MISSING_PROGRAM.search(said) if exit_code == NO_SUCH_PROGRAM else None
+    if found is None:
+        return None
+    name = found["name"]
+    message = f"{program} {needed(name)}, and {os.path.basename(name)!r} is not on PATH: install it, or add its folder"
+    return AgentErrorEvent(message, errors.CLI_NOT_EXECUTABLE)
+
+
+def with_place(failure: SpawnFailure, places: list[str], install_hint: str | None) -> SpawnFailure:
+    """A missing command, with where it is after all, or else how to install it."""
+    if failure.code != errors.CLI_NOT_FOUND:
+        return failure
+    hint = install_hint
+    if places:
+        folder = os.path.dirname(places[0])
+        hint = f"it is installed as {places[0]}: put {folder} on PATH, or pass command={places[0]!r}"
+    return attrs.evolve(failure, message=f"{failure.message}; {hint}") if hint else failure
+
+
+def with_needed_version(
+    error: AgentErrorEvent, provider: str, version: str | None, params: AgentExecuteParams
+) -> AgentErrorEvent:
+    """The error, with the version that this CLI is and the one that is needed, if it is an old one."""
+    prompt = ("system_prompt",) if params.system_prompt is not None else ()
+    sentence = what_is_needed(provider, version, (*prompt, params.permission_mode))
+    return error if sentence is None else attrs.evolve(error, message=f"{error.message}; {sentence}")

@@ -1,0 +1,235 @@
+"""Every temporary file and folder of ours, and reading files that somebody else may have put there.
+
+What is made here is private (0600, 0700) and has its owner's identity in its name. A host that is killed therefore
+leaves nothing for good: the next run that comes by takes away what no living host owns, and so does
+`doctor --repair`, by the same rule (`abandoned`).
+
+A file in a folder that others write to, such as a repository that was checked out, is read only if it is a regular one
+of bounded size: git keeps links, and one to /dev/zero or to a FIFO would fill the memory or never end.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+import threading
+import time
+from typing import BinaryIO
+
+from .process.host import has_lasted, host_identity
+
+PREFIX = "remoteclaw-"
+# Nothing else in these folders may be taken for ours: identity (see process/identity.py), eight random digits, suffix.
+OWNED_NAME = re.compile(r"\.?remoteclaw-(\d+-\d+-[0-9a-f]{8})-[0-9a-f]{8}(?:\.[a-z.]+)?")
+# A host of another container that shares the folder cannot be seen from here, nor can one from before the last boot.
+UNSEEN_OWNER_SECONDS = 86_400.0
+# To list a folder takes about a microsecond for each name; the large ones are listed so seldom that it is 1 % of the
+# time.
+SMALL_FOLDER = 500
+PAUSE_PER_NAME = 1e-4
+
+_sweep_lock = threading.Lock()
+_next_sweep: dict[str, float] = {}  # Folder -> when it may be looked through again.
+
+
+# --- making -------------------------------------------------------------------------------------------------------
+
+
+def new_file(folder: str, suffix: str, data: bytes, *, hidden: bool = False, durable: bool = False) -> str:
+    """A file that only its owner can read; with `durable` it is on disk. Returns its path; after an error there is
+    none."""
+    while True:
+        path = os.path.join(folder, _new_name(suffix, hidden=hidden))
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _flag("O_NOFOLLOW"), 0o600)
+            break
+        except FileExistsError:
+            continue
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+    except BaseException:
+        os.unlink(path)
+        raise
+    return path
+
+
+def new_folder(base: str, *, hidden: bool = False) -> str:
+    """A folder that only its owner can enter. Returns its path."""
+    while True:
+        path = os.path.join(base, _new_name("", hidden=hidden))
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            continue
+        return path
+
+
+def private(path: str, flags: int) -> int:
+    """An `opener` for open(): a new file gets the mode 0600."""
+    return os.open(path, flags, 0o600)
+
+
+def longest_folder(base: str) -> int:
+    """How many bytes the path of a new folder in `base` has."""
+    return len(os.fsencode(os.path.join(base, _new_name(""))))
+
+
+def replace_file(path: str, data: bytes, mode: int = 0o600) -> None:
+    """Put `data` in the place of `path`: whole, on disk, and with its mode before anyone sees it under that name."""
+    temporary = new_file(os.path.dirname(path), "", data, hidden=True, durable=True)
+    try:
+        if mode != 0o600:
+            os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def remove(path: str) -> None:
+    """Take away a file or folder made here. Does nothing the second time, or in a forked copy of its owner."""
+    if owner_of(path) == host_identity():
+        _remove(path)
+
+
+def owner_of(path: str) -> str | None:
+    """Whose it is, by its name; None if that is not one of ours."""
+    found = OWNED_NAME.fullmatch(os.path.basename(path))
+    return None if found is None else found[1]
+
+
+def _new_name(suffix: str, *, hidden: bool = False) -> str:
+    return f"{'.' if hidden else ''}{PREFIX}{host_identity()}-{secrets.token_hex(4)}{suffix}"
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except (IsADirectoryError, PermissionError):  # What unlink() says of a folder: on Linux, elsewhere.
+        shutil.rmtree(path, ignore_errors=True)
+    except OSError:
+        pass
+
+
+# --- after a host that is gone --------------------------------------------------------------------------------------
+
+
+def sweep(folder: str) -> None:
+    """Take away what dead hosts have left here. Cheap enough for every run: a folder whose listing takes long is
+    listed seldom."""
+    with _sweep_lock:
+        if time.monotonic() < _next_sweep.get(folder, 0.0):
+            return
+        _next_sweep[folder] = float("inf")  # Another thread is at it.
+    names = 0
+    try:
+        names, found = _look_through(folder)
+        for path in found:
+            _remove(path)
+    finally:
+        _next_sweep[folder] = time.monotonic() + (names * PAUSE_PER_NAME if names > SMALL_FOLDER else 0.0)
+
+
+def abandoned(folder: str) -> list[str]:
+    """Files and folders here that were made by a host of this user which is no more."""
+    return _look_through(folder)[1]
+
+
+def remove_abandoned(path: str) -> bool:
+    """Take away one of these; says whether it is gone."""
+    _remove(path)
+    return not os.path.lexists(path)
+
+
+def _look_through(folder: str) -> tuple[int, list[str]]:
+    """How many names there are, and the paths of what is abandoned."""
+    try:
+        with os.scandir(folder) as entries:
+            names = list(entries)
+    except OSError:
+        return 0, []
+    return len(names), [entry.path for entry in names if _is_abandoned(entry)]
+
+
+def _is_abandoned(entry: os.DirEntry[str]) -> bool:
+    owner = owner_of(entry.name)
+    if owner is None or owner == host_identity():
+        return False
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except OSError:
+        return False
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        return False
+    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+        return False
+    lives = has_lasted(owner)
+    if lives is None:
+        return time.time() - status.st_mtime > UNSEEN_OWNER_SECONDS
+    return not lives
+
+
+# --- reading what may be somebody else's ------------------------------------------------------------------------------
+
+
+def open_regular(path: str | os.PathLike[str], *, follow: bool = False) -> BinaryIO:
+    """A regular file, opened to be read. Raises OSError for anything else, without waiting for it or touching it.
+
+    With `follow` it may be a link to a regular file.
+    """
+    # Looked at twice: opening a device may do something, and what is there may have been replaced since.
+    _check_regular(os.stat(path, follow_symlinks=follow), path)
+    # A file that the caller named may be opened in his thread, where Ctrl-C would lose a bare descriptor.
+    file = open(path, "rb") if follow else _open_strictly(path)  # noqa: SIM115 - closed below, or given to the caller
+    try:
+        _check_regular(os.fstat(file.fileno()), path)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _open_strictly(path: str | os.PathLike[str]) -> BinaryIO:
+    """Neither through a link nor waiting for the other end of a FIFO, should one have got there this very moment."""
+    flags = ("O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_NOFOLLOW", "O_BINARY")
+    return open(os.open(path, os.O_RDONLY | sum(map(_flag, flags))), "rb")
+
+
+def read_regular(path: str | os.PathLike[str], limit: int, *, follow: bool = False) -> bytes:
+    """What is in a regular file of at most `limit` bytes. Raises OSError for anything else."""
+    with open_regular(path, follow=follow) as file:
+        too_large = os.fstat(file.fileno()).st_size > limit
+        data = b"" if too_large else file.read(limit + 1)
+    if too_large or len(data) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit // 1024 // 1024} MB", os.fspath(path))
+    return data
+
+
+def _check_regular(status: os.stat_result, path: str | os.PathLike[str]) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise OSError(errno.ELOOP, "a symbolic link", os.fspath(path))
+    if stat.S_ISDIR(status.st_mode):
+        raise OSError(errno.EISDIR, "a directory", os.fspath(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+
+
+def _flag(name: str) -> int:
+    """That flag of open(), 0 where the system does not have it."""
+    return int(getattr(os, name, 0))
+
+
+def temporary_folder() -> str:
+    """Where temporary files go, looked through for what dead hosts have left there."""
+    folder = tempfile.gettempdir()
+    sweep(folder)
+    return folder

@@ -1,0 +1,150 @@
+"""The plain fallback for systems without POSIX: blocking threads, `terminate()`, `kill()`.
+
+It ends the CLI itself, not its descendants, and a reader stays behind for as long as one of those holds the pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from typing import IO
+
+from .launch import Launch, Sink
+from .spawn_errors import explain_spawn_failure
+
+READ_SIZE = 65_536
+JOIN_SECONDS = 1.0  # After the exit a reader needs only as long as it takes to empty the pipe.
+
+
+class PortableBackend:
+    """Same methods as PosixBackend, made of what every platform has."""
+
+    def __init__(self, launch: Launch, events: Sink, diagnostics: Sink) -> None:
+        self._launch = launch
+        self._events = events
+        self._diagnostics = diagnostics
+        self._process: subprocess.Popen[bytes] | None = None
+        self._readers: list[threading.Thread] = []
+        self._may_read = threading.Event()
+        self._may_read.set()
+        self._woken = threading.Event()
+        self.pid: int | None = None
+        self.exited = False
+        self.events_ended = False
+
+    def spawn(self) -> None:
+        """Start the child and the threads that serve it. Raises SpawnError."""
+        try:
+            process = subprocess.Popen(
+                list(self._launch.argv),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                cwd=self._launch.cwd,
+                env=dict(self._launch.env),
+                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+            )
+        except (OSError, ValueError) as error:
+            raise explain_spawn_failure(error, self._launch) from error
+        self._process = process
+        self.pid = process.pid
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        streams = {"stdout": process.stdout, "stderr": process.stderr}
+        events = streams.pop(self._launch.events_on)
+        (diagnostics,) = streams.values()
+        self._readers = [
+            self._thread("events", self._read_events, events),
+            self._thread("diagnostics", self._read_diagnostics, diagnostics),
+        ]
+        self._thread("stdin", self._write_stdin, process.stdin)
+        self._thread("exit", self._wait_for_exit, process)
+
+    def _thread(self, job: str, target: object, argument: object) -> threading.Thread:
+        assert callable(target)
+        thread = threading.Thread(target=target, args=(argument,), name=f"remoteclaw-{job}-{self.pid}", daemon=True)
+        thread.start()
+        return thread
+
+    def start_guard(self) -> None:
+        """There is none here."""
+
+    def wake(self) -> None:
+        """Make `wait()` return."""
+        self._woken.set()
+
+    def wait(self, timeout: float | None) -> None:
+        """Sleep until something happens."""
+        self._woken.wait(timeout)
+        self._woken.clear()
+
+    def pause_reading(self) -> None:
+        """Let the pipe fill up."""
+        self._may_read.clear()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        self._may_read.set()
+
+    def _read_events(self, stream: IO[bytes]) -> None:
+        while chunk := _read(stream):
+            self._events(chunk)
+            self.wake()
+            self._may_read.wait()
+        stream.close()
+        self.events_ended = True
+        self.wake()
+
+    def _read_diagnostics(self, stream: IO[bytes]) -> None:
+        while chunk := _read(stream):
+            self._diagnostics(chunk)
+        stream.close()
+
+    def _write_stdin(self, stream: IO[bytes]) -> None:
+        try:
+            left = memoryview(self._launch.stdin)
+            while left:
+                left = left[os.write(stream.fileno(), left) :]
+        except OSError:
+            pass  # It died, or does not want to read.
+        try:
+            stream.close()
+        except OSError:
+            pass
+
+    def _wait_for_exit(self, process: subprocess.Popen[bytes]) -> None:
+        process.wait()
+        self.exited = True
+        self.wake()
+
+    def terminate(self) -> None:
+        """Ask the CLI to end."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """End the CLI."""
+        if self._process is not None:
+            self._process.kill()
+
+    def finish(self, *, drain: bool) -> int | None:
+        """Wait for the readers to empty the pipes; returns the exit code."""
+        if self._process is None:
+            return None
+        self._may_read.set()
+        for thread in self._readers:
+            thread.join(JOIN_SECONDS)
+        return self._process.returncode
+
+    def forget_after_fork(self) -> None:
+        """Nothing forks here."""
+
+
+def _read(stream: IO[bytes]) -> bytes:
+    try:
+        return os.read(stream.fileno(), READ_SIZE)
+    except (OSError, ValueError):
+        return b""

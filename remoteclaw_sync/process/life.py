@@ -1,0 +1,53 @@
+"""Whether what a stream says is a sign of life."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+GROWTH = 65_536  # Bytes by which an unfinished line must have grown to be a sign of life.
+
+
+class LifeSigns:
+    """Counts lines, not bytes: dots without an end, or a spinner, may go on for ever and say nothing.
+
+    A long line (the file that a tool has read) may take its time on a slow machine, so each 64 KiB of it are life
+    too, as long as it may still become a line: one that is over `max_line_bytes` is skipped anyway.
+
+    Args:
+        max_line_bytes: up to which length growing is life; 0: only whole lines are.
+        is_life: asked about whole lines, as many as came at once; without it every line is life.
+    """
+
+    def __init__(self, max_line_bytes: int, is_life: Callable[[bytes], bool] | None = None) -> None:
+        self._max_line_bytes = max_line_bytes
+        self._is_life = is_life
+        self._unfinished = 0  # Length of the line that is under way.
+        self._begun = b""  # Its first bytes, if somebody wants to see them.
+
+    def are_in(self, chunk: bytes) -> bool:
+        """Whether there is one in what came now."""
+        end = chunk.rfind(b"\n") + 1
+        if end == 0:
+            return self._has_grown(chunk)
+        self._unfinished = len(chunk) - end
+        if self._is_life is None:
+            return True
+        lines, self._begun = self._begun + chunk[:end], chunk[end:]
+        return self._ask(self._is_life, lines)
+
+    def _has_grown(self, chunk: bytes) -> bool:
+        steps = self._unfinished // GROWTH
+        self._unfinished += len(chunk)
+        if self._is_life is not None:
+            self._begun = (self._begun + chunk)[:GROWTH]
+        return steps < self._unfinished // GROWTH and self._unfinished <= self._max_line_bytes
+
+    def _ask(self, is_life: Callable[[bytes], bool], lines: bytes) -> bool:
+        try:
+            return is_life(lines)
+        except Exception as error:  # noqa: BLE001 - a hook's mistake must not end the thread that reads
+            logger.warning("is_life raised %s", type(error).__name__)
+            return True

@@ -1,0 +1,73 @@
+"""The children that are alive, so that the end of the interpreter can be theirs too."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from typing import Protocol
+
+
+class Closable(Protocol):
+    """What the registry needs of a child."""
+
+    def request_close(self) -> None: ...
+    def close(self) -> None: ...
+    def forget_after_fork(self) -> None: ...
+
+
+_live: set[Closable] = set()
+_lock = threading.RLock()
+_spawning: set[int] = set()  # The threads, or greenlets, that are starting a process at this moment.
+
+
+@contextlib.contextmanager
+def spawning() -> Iterator[None]:
+    """While this thread starts a process: gevent's Popen forks in Python, and what comes of that is no copy of the host
+    but the new process, which needs its ends of the pipes until it has them."""
+    thread = threading.get_ident()
+    _spawning.add(thread)
+    try:
+        yield
+    finally:
+        _spawning.discard(thread)
+
+
+def add(child: Closable) -> None:
+    """Remember a child from before it is spawned."""
+    with _lock:
+        _live.add(child)
+
+
+def discard(child: Closable) -> None:
+    """Forget one that has ended."""
+    with _lock:
+        _live.discard(child)
+
+
+def _close_all() -> None:
+    # A generator's `finally` at interpreter exit is too late for file work, and a daemon thread is simply stopped.
+    children = list(_live)
+    for child in children:
+        child.request_close()
+    for child in children:
+        child.close()
+
+
+def _forget_all() -> None:
+    """In a forked copy: its threads are gone, and the children are the original's to end."""
+    global _lock
+    if threading.get_ident() in _spawning:
+        return
+    _lock = threading.RLock()  # May have been held by a thread that does not exist here.
+    children = list(_live)
+    _live.clear()
+    for child in children:
+        child.forget_after_fork()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,198 @@
+"""Finding and ending what a CLI has left behind, by /proc."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+
+import attrs
+
+from .greenlets import new_poll
+from .tag import tag_of
+
+logger = logging.getLogger(__name__)
+
+READ_SIZE = 65_536
+GONE_SECONDS = 0.2  # How long a leftover may take to act on SIGTERM before SIGKILL.
+KILL_SECONDS = 1.0  # How long the kernel may take to end what was sent SIGKILL.
+LOOK_SECONDS = 0.01  # How often to look whether a process is gone that we have no pidfd of.
+SWEEP_ROUNDS = 5  # A leftover may fork while it is looked for.
+CAN_SWEEP = os.path.exists("/proc/self/environ")
+DEAD = (b"Z", b"X")
+# Of the kernel's own threads: half of all on a quiet machine. The CLI leads a session, so whatever it starts has one.
+KERNEL_SESSION = 0
+
+
+@attrs.frozen
+class Marks:
+    """By what the processes of one run are known.
+
+    All three, because each misses some. The CLIs start shell tools in sessions of their own, Codex starts MCP servers
+    without our environment, and a daemon may have neither. The tag is not everywhere to be had (see tag.py).
+    """
+
+    session: int
+    marker: str
+    tag: int | None = None
+
+    def are_on(self, pid: int) -> bool:
+        """Whether this process, dead or alive, is of the run."""
+        if pid in (os.getpid(), self.session):
+            return False
+        try:
+            session = os.getsid(pid)
+            if session == KERNEL_SESSION:
+                return False
+            if session == self.session or (self.tag is not None and tag_of(pid) == self.tag):
+                return True
+            return f"{self.marker}=".encode() in _content(f"/proc/{pid}/environ")
+        except OSError:
+            return False  # Gone meanwhile, or another user's.
+
+
+@attrs.frozen
+class Stat:
+    """What the kernel says of a process."""
+
+    state: bytes
+    parent: int
+    started: bytes
+
+
+class Grip:
+    """A leftover that cannot be taken for another process: by its pidfd, or by its number and start time.
+
+    A pidfd may not be had: a kernel before 5.3, a sandbox that forbids it, no file descriptor left.
+    """
+
+    def __init__(self, pid: int, started: bytes) -> None:
+        self.pid = pid
+        self._started = started
+        try:
+            self.fd = os.pidfd_open(pid)
+        except (AttributeError, OSError):
+            self.fd = -1
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended, perhaps not yet reaped."""
+        stat = stat_of(self.pid)
+        return stat is None or stat.state in DEAD or stat.started != self._started
+
+    def _signal_by_pidfd(self, number: signal.Signals) -> bool:
+        """Whether that was possible: a sandbox may allow to open a pidfd and yet forbid to send by it."""
+        if self.fd == -1:
+            return False
+        try:
+            signal.pidfd_send_signal(self.fd, number)
+        except ProcessLookupError:
+            pass
+        except (AttributeError, OSError):
+            return False
+        return True
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, unless it is gone."""
+        try:
+            if not self._signal_by_pidfd(number) and not self.is_gone:
+                os.kill(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self.fd != -1:
+            os.close(self.fd)
+
+
+def stat_of(pid: int) -> Stat | None:
+    """None if there is no such process."""
+    try:
+        fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        return Stat(fields[0], int(fields[1]), fields[19])
+    except (OSError, IndexError):
+        return None
+
+
+def find_leftovers(marks: Marks) -> Iterator[tuple[int, Stat]]:
+    """The processes of that run, the dead ones that nobody has reaped included."""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and marks.are_on(pid := int(name)) and (stat := stat_of(pid)) is not None:
+            yield pid, stat
+
+
+def end_leftovers(session: int, marker: str, tag: int | None = None) -> None:
+    """SIGTERM, a moment to act on it, SIGKILL, until a look around finds nothing more."""
+    marks = Marks(session, marker, tag)
+    for _ in range(SWEEP_ROUNDS):
+        grips = list(_grips(marks))
+        if not grips:
+            return
+        logger.info("ending %d processes that child %s left behind", len(grips), session)
+        try:
+            _signal_all(grips, signal.SIGTERM)
+            _signal_all(grips, signal.SIGCONT)
+            wait_until_gone(grips, GONE_SECONDS)
+            _signal_all(grips, signal.SIGKILL)
+            wait_until_gone(grips, KILL_SECONDS)
+        finally:
+            for grip in grips:
+                grip.close()
+
+
+def _grips(marks: Marks) -> Iterator[Grip]:
+    for pid, stat in find_leftovers(marks):
+        if stat.state in DEAD:
+            _reap_if_adopted(pid, stat)
+            continue
+        grip = Grip(pid, stat.started)
+        # Looked at once more with the grip on it: the number may have passed to another process before.
+        if not grip.is_gone and marks.are_on(pid):
+            yield grip
+        else:
+            grip.close()
+
+
+def _reap_if_adopted(pid: int, stat: Stat) -> None:
+    """An orphan becomes the child of process 1, or of a subreaper. If that is this host, nobody else will reap it."""
+    if stat.parent == os.getpid():
+        try:
+            os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            pass  # The host ignores SIGCHLD, or waits for any child.
+
+
+def _signal_all(grips: list[Grip], number: signal.Signals) -> None:
+    for grip in grips:
+        grip.signal(number)
+
+
+def wait_until_gone(grips: list[Grip], seconds: float) -> None:
+    """Until all have ended, or so long."""
+    poll = new_poll()
+    pinned = {grip.fd for grip in grips if grip.fd != -1}
+    unpinned = [grip for grip in grips if grip.fd == -1]
+    for fd in pinned:
+        poll.register(fd, select.POLLIN)
+    deadline = time.monotonic() + seconds
+    while (pinned or unpinned) and (remaining := deadline - time.monotonic()) > 0:
+        for fd, _ in poll.poll(1000 * (min(remaining, LOOK_SECONDS) if unpinned else remaining)):
+            poll.unregister(fd)
+            pinned.discard(fd)
+        unpinned = [grip for grip in unpinned if not grip.is_gone]
+
+
+def _content(path: str) -> bytes:
+    """What is in a file of /proc."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        parts = []
+        while part := os.read(fd, READ_SIZE):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)

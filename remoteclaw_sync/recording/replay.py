@@ -1,0 +1,231 @@
+"""`ReplayRuntime`: an agent run from a recording, through the same threads, framer and parser as a real one."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import threading
+import time
+from collections.abc import Generator
+from typing import Unpack
+
+import attrs
+
+from .._values import check_seconds
+from ..engine.agent_run import AgentRun
+from ..engine.resources import RunResources
+from ..errors import RemoteClawError
+from ..factory import create_cli_runtime
+from ..process.child import ChildProcess
+from ..process.ending import EndReason
+from ..process.launch import Launch, Setup, Sink, SpawnError
+from ..runtime import CLIRuntimeBase
+from ..types import AgentErrorEvent, AgentEvent, AgentExecuteParams, AgentRunResult, RunFields
+from .recorder import Cassette, CassetteError, read_cassette
+
+DEFAULT_PROMPT = "(replay)"
+
+
+class ReplayRuntime:
+    """Plays a cassette (see `record=` of the runtimes). No CLI, no account and no network are needed.
+
+    It gives the events and the result of the recorded run, whatever the prompt; abort, deadline and leaving
+    early work as on a real run. One instance serves any number of threads.
+
+    Args:
+        path: the cassette. Raises OSError or CassetteError (a ValueError) when it cannot be read.
+        speed: None plays as fast as it is read, 1.0 with the recorded pauses, 2.0 twice as fast.
+        runtime: whose dialect it is, for a CLI of your own; by default the recorded provider's.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, speed: float | None = None, runtime: CLIRuntimeBase | None = None
+    ) -> None:
+        check_seconds("speed", speed)
+        self.cassette = read_cassette(path)
+        if runtime is None:
+            if self.cassette.provider is None:
+                raise CassetteError(f"{os.fspath(path)!r} is of a CLI of your own: pass its `runtime`")
+            try:
+                runtime = create_cli_runtime(self.cassette.provider)
+            except RemoteClawError as error:
+                raise CassetteError(f"{os.fspath(path)!r}: {error}") from error
+        self._player = _as_player(runtime, self.cassette, speed)
+
+    @property
+    def provider(self) -> str | None:
+        """The recorded provider."""
+        return self._player.provider
+
+    def execute(
+        self, params: AgentExecuteParams | str = DEFAULT_PROMPT, /, **fields: Unpack[RunFields]
+    ) -> Generator[AgentEvent, None, None]:
+        """As `CLIRuntimeBase.execute`."""
+        return self._player.execute(params, **fields)
+
+    def start(self, params: AgentExecuteParams | str = DEFAULT_PROMPT, /, **fields: Unpack[RunFields]) -> AgentRun:
+        """As `CLIRuntimeBase.start`."""
+        return self._player.start(params, **fields)
+
+    def run(
+        self, params: AgentExecuteParams | str = DEFAULT_PROMPT, /, *, check: bool = True, **fields: Unpack[RunFields]
+    ) -> AgentRunResult:
+        """As `CLIRuntimeBase.run`."""
+        return self._player.run(params, check=check, **fields)
+
+
+class _Player(CLIRuntimeBase):
+    """Mixed in before a runtime's own class: its dialect, but a child that is not there."""
+
+    cassette: Cassette
+    speed: float | None
+
+    def reset_state(self) -> None:
+        super().reset_state()
+        self.recall(self.cassette.facts)
+        self.remedied = self.cassette.remedied
+
+    def prepare(self, params: AgentExecuteParams, resources: RunResources) -> Launch:
+        return Launch(
+            argv=self.command,
+            env={},
+            cwd=os.path.abspath(params.working_directory or os.getcwd()),
+            stdin=b"",
+            marker="",
+            events_on=self.ndjson_stream,
+            timeout=None,
+            tool_timeout=None,
+            deadline=params.deadline,
+            linger=self.linger,
+            max_pending_bytes=self.max_pending_bytes,
+            abort_signal=params.abort_signal,
+        )
+
+    def new_child(self, setup: Setup) -> ChildProcess:
+        return _ReplayedChild(setup, self.cassette, self.speed)
+
+    def remedy(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
+        return None  # What is on the cassette is what came of it.
+
+    def cli_version(self) -> str | None:
+        version = self.cassette.header.get("cli_version")
+        return version if isinstance(version, str) else None
+
+    def other_places(self) -> list[str]:
+        return []  # This machine's are not the recorded one's.
+
+    def enrich_result(self, result: AgentRunResult) -> AgentRunResult:
+        return attrs.evolve(super().enrich_result(result), duration_ms=self.cassette.ended_at * 1000)
+
+
+def _as_player(runtime: CLIRuntimeBase, cassette: Cassette, speed: float | None) -> _Player:
+    kind = type(runtime)
+    player = copy.copy(runtime)
+    player.__class__ = type(f"Replayed{kind.__name__}", (_Player, kind), {})
+    assert isinstance(player, _Player)
+    player.cassette, player.speed, player.record = cassette, speed, None
+    timeout = cassette.header.get("timeout")
+    player.timeout = timeout if isinstance(timeout, int | float) else None  # For the words of an error only.
+    return player
+
+
+class _ReplayedChild(ChildProcess):
+    """Ends for the recorded reason, but not before the consumer has heard all that was said until then."""
+
+    def __init__(self, setup: Setup, cassette: Cassette, speed: float | None) -> None:
+        self._unheard = len(cassette.said)
+        self._end = None if cassette.reason is EndReason.EXITED else cassette.reason
+        if self._end is EndReason.CLOSED:
+            self._end = EndReason.ABORTED  # The one who left is not the one who listens now, and wants a `done`.
+        super().__init__(setup, functools.partial(_Tape, cassette, speed, self._end is not None))
+
+    def next_chunk(self) -> bytes | None:
+        if self._unheard == 0 and self._end is not None:
+            self.request_end(self._end)
+        chunk = super().next_chunk()
+        self._unheard -= chunk is not None
+        return chunk
+
+
+class _Tape:
+    """A backend (see process/child.py) that reads a cassette instead of a pipe."""
+
+    def __init__(
+        self,
+        cassette: Cassette,
+        speed: float | None,
+        stays: bool,
+        launch: Launch,
+        events: Sink,
+        diagnostics: Sink,
+    ) -> None:
+        self._cassette = cassette
+        self._speed = speed
+        self._stays = stays  # Until it is ended, as the recorded child did.
+        self._events = events
+        self._diagnostics = diagnostics
+        self._position = 0
+        self._reading = True
+        self._woken = threading.Event()
+        self._started_at = 0.0
+        self.pid: int | None = None
+        self.exited = False
+        self.events_ended = False
+
+    def spawn(self) -> None:
+        failure = self._cassette.failure
+        if failure is not None:
+            raise SpawnError(failure.code, failure.message)
+        self._started_at = time.monotonic()
+        if self._cassette.stderr:
+            self._diagnostics(self._cassette.stderr.encode(errors="replace"))
+
+    def wait(self, timeout: float | None) -> None:
+        said = self._cassette.said
+        over = self._position == len(said)
+        if over and not self._stays:
+            if not self._sleep_until(self._cassette.ended_at, timeout):
+                self.exited = self.events_ended = True
+        elif over or not self._reading:
+            self._woken.wait(timeout)
+            self._woken.clear()
+        elif not self._sleep_until(said[self._position].at, timeout):
+            self._position += 1
+            self._events(said[self._position - 1].data)
+
+    def _sleep_until(self, at: float, timeout: float | None) -> bool:
+        """Whether there is still time to wait, having waited some of it."""
+        if self._speed is None:
+            return False
+        left = self._started_at + at / self._speed - time.monotonic()
+        if left <= 0:
+            return False
+        self._woken.wait(left if timeout is None else min(left, timeout))
+        self._woken.clear()
+        return True
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+
+    def start_guard(self) -> None:
+        """There is nothing to guard."""
+
+    def terminate(self) -> None:
+        self.exited = True
+        self._woken.set()  # The supervisor waits once more before it looks.
+
+    def kill(self) -> None:
+        self.terminate()
+
+    def finish(self, *, drain: bool) -> int | None:
+        return self._cassette.exit_code
+
+    def forget_after_fork(self) -> None:
+        """There is nothing to let go of."""

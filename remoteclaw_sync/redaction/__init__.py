@@ -1,0 +1,13 @@
+"""Keeping secrets and prompts out of what we pass on: error messages, stderr tails, recordings.
+
+`known` says which values of a run are secret, `letters` makes all ways to write one look alike, `secrets` finds them in
+a text, `prompts` finds what repeats a prompt, and `scrubber` takes both out of the lines of a recording.
+"""
+
+from .known import Secret as Secret
+from .known import has_secrets as has_secrets
+from .known import secrets_of_run as secrets_of_run
+from .scrubber import Scrubber as Scrubber
+from .scrubber import Sieve as Sieve
+from .secrets import MASK as MASK
+from .secrets import Redactor as Redactor

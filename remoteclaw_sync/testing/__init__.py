@@ -1,0 +1,205 @@
+"""For tests of your own code: agent CLIs that are not there, without an account, a network or a token.
+
+    # conftest.py
+    from remoteclaw_sync.testing import fake_cli  # noqa: F401
+
+    def test_the_view_streams_the_answer(fake_cli, client):
+        claude = fake_cli("claude", "Hello!")
+        assert b"Hello!" in client.post("/ask", {"question": "Hi"}).getvalue()
+        assert claude.calls[0].stdin == "Hi"
+
+A fake CLI is a real program, found on PATH and run as the real one: threads, pipes and parser are in the test too.
+`ReplayRuntime` plays a recorded run instead. Without pytest, use `write_fake_cli`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from .._values import as_tuple
+from ..fake_lines import SESSION_IDS, Script, ToolCall, lines_of
+from ..recording.replay import ReplayRuntime
+from ..versions import TESTED_VERSIONS
+
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = ["FakeAnswer", "FakeCall", "FakeCli", "ReplayRuntime", "ToolCall", "fake_cli", "write_fake_cli"]
+
+
+@attrs.frozen
+class FakeAnswer:
+    """What a fake CLI does when it is run.
+
+    Args:
+        text: the answer.
+        tools: tools that it calls before it answers.
+        error: the run fails, with this message.
+        session_id: by default a fixed one, or that which the run resumes.
+        lines: these lines (JSON objects, or raw text) instead of all of the above.
+        stderr: what it prints there first.
+        exit_code: by default 1 with `error`, else 0.
+        delay: seconds before each line.
+        hang: after its lines (without the last one, if they are made from the above) it neither speaks nor ends.
+    """
+
+    text: str = ""
+    tools: Sequence[ToolCall] = attrs.field(default=(), converter=as_tuple, kw_only=True)
+    error: str | None = attrs.field(default=None, kw_only=True)
+    session_id: str | None = attrs.field(default=None, kw_only=True)
+    lines: Sequence[str | Mapping[str, Any]] | None = attrs.field(default=None, kw_only=True)
+    stderr: str = attrs.field(default="", kw_only=True)
+    exit_code: int | None = attrs.field(default=None, kw_only=True)
+    delay: float = attrs.field(default=0.0, kw_only=True)
+    hang: bool = attrs.field(default=False, kw_only=True)
+
+    def _plan(self, provider: str) -> dict[str, Any]:
+        """The same as plain data, for the program."""
+        session_id = self.session_id or SESSION_IDS[provider]
+        if self.lines is not None:
+            lines = [line if isinstance(line, str) else json.dumps(line) for line in self.lines]
+        else:
+            script = Script(text=self.text, tools=tuple(self.tools), error=self.error, session_id=session_id)
+            made = lines_of(provider, script)
+            lines = [json.dumps(line) for line in (made[:-1] if self.hang else made)]
+        failed = self.error is not None
+        return {
+            "lines": lines,
+            "stderr": self.stderr,
+            "exit_code": int(failed) if self.exit_code is None else self.exit_code,
+            "delay": self.delay,
+            "hang": self.hang,
+            "session_id": session_id if self.lines is None and self.session_id is None else None,
+        }
+
+
+@attrs.frozen
+class FakeCall:
+    """How a fake CLI was run: its arguments, its stdin (the prompt), its folder and its environment."""
+
+    argv: tuple[str, ...]
+    stdin: str
+    cwd: str
+    env: Mapping[str, str] = attrs.field(repr=False)
+
+
+class FakeCli:
+    """A program that acts as a CLI. `path` is where it is, `folder` what to put on PATH."""
+
+    def __init__(self, folder: str, path: str, calls: str) -> None:
+        self.folder = folder
+        self.path = path
+        self._calls = calls
+
+    @property
+    def calls(self) -> list[FakeCall]:
+        """Its runs so far, in the order in which they began."""
+        found = []
+        names = (name for name in os.listdir(self._calls) if name.endswith(".json"))
+        for name in sorted(names, key=lambda name: int(name.removesuffix(".json"))):
+            with open(os.path.join(self._calls, name), encoding="utf-8") as file:
+                text = file.read()
+            if not text:
+                continue  # It is being written.
+            call = json.loads(text)
+            found.append(FakeCall(tuple(call["argv"]), call["stdin"], call["cwd"], call["env"]))
+        return found
+
+
+# Runs under `python -I -S`, where starting takes a few milliseconds. A resumed run keeps its session id.
+PROGRAM = """\
+import json, os, re, sys, time
+
+plans, calls, version = json.loads({data!r})
+if "--version" in sys.argv[1:2]:
+    print(version)
+    sys.exit(0)
+stdin = sys.stdin.buffer.read().decode("utf-8", "replace")
+number = 0
+while True:
+    try:
+        name = os.path.join(calls, "%d.json" % number)
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL))
+        break
+    except FileExistsError:
+        number += 1
+report = dict(argv=sys.argv[1:], stdin=stdin, cwd=os.getcwd(), env=dict(os.environ))
+with open(name + ".new", "w", encoding="utf-8") as file:
+    json.dump(report, file)
+os.replace(name + ".new", name)
+plan = plans[min(number, len(plans) - 1)]
+resumed = re.search(r"(?:--resume=|--session=|resume\\x00(?:--[^\\x00]*\\x00)*)([^\\x00]+)", "\\x00".join(sys.argv[1:]))
+sys.stderr.write(plan["stderr"])
+sys.stderr.flush()
+for line in plan["lines"]:
+    time.sleep(plan["delay"])
+    if resumed and plan["session_id"]:
+        line = line.replace(plan["session_id"], resumed[1])
+    sys.stdout.buffer.write(line.encode("utf-8", "surrogateescape") + b"\\n")
+    sys.stdout.buffer.flush()
+while plan["hang"]:
+    time.sleep(3600)
+sys.exit(plan["exit_code"])
+"""
+
+
+def write_fake_cli(
+    folder: str | os.PathLike[str], provider: str, *answers: str | FakeAnswer, name: str | None = None
+) -> FakeCli:
+    """Write a program into `folder` that acts as that provider's CLI; the n-th run gives the n-th answer, and the
+    last answer is repeated.
+
+    `name` is what the program is called (the provider's command by default). Raises ValueError for a provider that
+    is none of the four.
+    """
+    if provider not in SESSION_IDS:
+        raise ValueError(f"provider must be one of {', '.join(SESSION_IDS)}, not {provider!r}")
+    folder = os.path.abspath(folder)
+    path = os.path.join(folder, name or provider)
+    calls = f"{path}.calls"
+    os.makedirs(calls)
+    plans = [_as_answer(answer)._plan(provider) for answer in answers or (FakeAnswer("OK"),)]
+    with open(f"{path}.py", "w", encoding="utf-8") as file:
+        file.write(PROGRAM.format(data=json.dumps([plans, calls, TESTED_VERSIONS[provider]])))
+    # By way of the shell: a #! line holds neither a space nor more than 127 bytes.
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(
+            textwrap.dedent(f"""\
+                #!/bin/sh
+                exec {shlex.quote(sys.executable)} -I -S {shlex.quote(path + ".py")} "$@"
+                """)
+        )
+    os.chmod(path, 0o755)
+    return FakeCli(folder, path, calls)
+
+
+def _as_answer(answer: str | FakeAnswer) -> FakeAnswer:
+    return FakeAnswer(answer) if isinstance(answer, str) else answer
+
+
+def _fake_cli(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeCli]:
+    """Puts fake CLIs on PATH for one test: `fake_cli("claude", "Hello!")`, then run your code."""
+    folder = tmp_path / "fake-clis"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+    def put(provider: str = "claude", *answers: str | FakeAnswer) -> FakeCli:
+        return write_fake_cli(folder, provider, *answers)
+
+    return put
+
+
+try:
+    import pytest
+except ImportError:  # Everything else here works without.
+    pass
+else:
+    fake_cli = pytest.fixture(name="fake_cli")(_fake_cli)

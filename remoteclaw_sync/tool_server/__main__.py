@@ -1,0 +1,10 @@
+"""`python -m remoteclaw_sync.tool_server`: the relay, for those who start it by hand. CLIs start `relay.py` itself."""
+
+import os
+import sys
+
+from .relay import main
+
+exit_code = main()
+sys.stderr.flush()
+os._exit(exit_code)

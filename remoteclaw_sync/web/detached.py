@@ -1,0 +1,383 @@
+"""The runs that web requests have started: to abort one, or to go on listening, from any thread or worker."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from .._values import check_size
+from ..errors import RemoteClawError
+from ..types import AgentDoneEvent, AgentErrorEvent, AgentEvent, AgentRunResult
+from .background import Item, Next, as_run, end, items
+from .journal import KEPT, UNKEPT, JournalReader, JournalWriter, RunFolder, UnknownRunError, is_written
+from .sse import as_json, event_dict, split_event_id
+
+logger = logging.getLogger(__name__)
+
+FOLDER_NAME = "remoteclaw-sync-runs"
+FOLDER_VARIABLE = "REMOTECLAW_SYNC_RUNS"  # The folder that the workers of a site share.
+RETENTION = 900.0  # Seconds for which an ended run can still be read: a phone that slept in a pocket comes back.
+MAX_BYTES = 64 << 20  # Of one run's events. The longest day of an agent's work measured in megabytes is one digit.
+POLL_SECONDS = 0.1  # How often a follower looks whether another worker has written.
+ABORT_POLL_SECONDS = 0.25  # How often a worker with live runs looks whether another asks for an abort.
+
+BUFFER_FULL = "BUFFER_FULL"
+WORKER_DIED = "WORKER_DIED"
+
+
+class TooManyRunsError(RemoteClawError, RuntimeError):
+    """So many runs are live as may be; another can start when one of them has ended."""
+
+
+class Runs:
+    """A registry of runs, shared by the workers of one machine through a private folder.
+
+    Args:
+        folder: where (default: `$REMOTECLAW_SYNC_RUNS`, else one per user in the temporary folder).
+        retention: seconds for which an ended run can be read again; older ones go when the next run starts.
+        max_bytes: bound of one detached run's events; a run that says more is aborted.
+        max_live: how many runs of this process may be live at once (default: any number); one more raises
+            TooManyRunsError.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        retention: float = RETENTION,
+        max_bytes: int = MAX_BYTES,
+        max_live: int | None = None,
+    ) -> None:
+        self.retention = retention
+        self.max_bytes = max_bytes
+        self.max_live = max_live
+        if max_live is not None:
+            check_size("max_live", max_live)
+        self._given = None if folder is None else os.fspath(folder)
+        self._lock = threading.Lock()
+        self._live: dict[str, _Live] = {}
+        self._watcher: threading.Thread | None = None
+        self._wake = threading.Event()
+        _ALL.add(self)
+
+    @property
+    def folder(self) -> RunFolder:
+        """Looked up at each use, so that a site can set the variable after importing us."""
+        named = self._given or os.environ.get(FOLDER_VARIABLE)
+        return RunFolder(named) if named else folder_of_this_user()
+
+    def start(self, events: Iterable[AgentEvent]) -> RunHandle:
+        """Let a run go on by itself: a thread writes its events down, whether anybody listens or not."""
+        run_id = new_run_id()
+        folder = self.folder
+        live = self._enter(run_id, as_run(events), folder, KEPT)
+        thread = threading.Thread(target=self._record, args=(live,), name="remoteclaw-run", daemon=True)
+        thread.start()
+        return RunHandle(self, folder, run_id)
+
+    def get(self, run_id: str) -> RunHandle:
+        """A run by its id, living or ended. Raises UnknownRunError (a LookupError)."""
+        folder = self.folder
+        folder.find(run_id)
+        return RunHandle(self, folder, run_id)
+
+    def resume(self, last_event_id: str) -> RunHandle:
+        """The run of an event id (the `Last-Event-ID` header), to be streamed from the event after it."""
+        try:
+            run_id, number = split_event_id(last_event_id)
+        except ValueError as error:
+            raise UnknownRunError(str(error)) from None
+        handle = self.get(run_id)
+        handle.after = number
+        return handle
+
+    def __iter__(self) -> Iterator[RunHandle]:
+        """All runs that are live now, in whatever worker."""
+        folder = self.folder
+        for run_id in folder.run_ids():
+            handle = RunHandle(self, folder, run_id)
+            if handle.live:
+                yield handle
+
+    def abort_all(self) -> None:
+        """Abort the runs of this process, and wait (bounded) for their ends: for a server that stops."""
+        with self._lock:
+            mine = list(self._live.values())
+        for live in mine:
+            live.abort()
+        deadline = time.monotonic() + 5.0
+        for live in mine:
+            live.ended.wait(max(0.0, deadline - time.monotonic()))
+
+    # --- for this package -----------------------------------------------------------------------------------
+
+    def watch(self, run_id: str, run: Any) -> Callable[[], None]:
+        """Make a visitor's own run known for as long as it lives; returns what to call at its end."""
+        live = self._enter(run_id, run, self.folder, UNKEPT)
+        return lambda: self._leave(live)
+
+    def local(self, run_id: str) -> _Live | None:
+        """The run, if it is this process that runs it."""
+        return self._live.get(run_id)
+
+    def _enter(self, run_id: str, run: Any, folder: RunFolder, suffix: str) -> _Live:
+        folder.sweep(self.retention)
+        with self._lock:
+            if self.max_live is not None and len(self._live) >= self.max_live:
+                raise TooManyRunsError(
+                    f"{self.max_live} agents are at work, which is the limit: wait for one to end, or stop one"
+                )
+            live = self._live[run_id] = _Live(run_id, run, folder, suffix)
+            if self._watcher is None or not self._watcher.is_alive():
+                self._wake = threading.Event()
+                self._watcher = threading.Thread(target=self._watch, name="remoteclaw-runs", daemon=True)
+                self._watcher.start()
+        return live
+
+    def _leave(self, live: _Live) -> None:
+        if live.owner != os.getpid():
+            return  # A forked copy that is dropped: the run, and the files by which others find it, are the original's.
+        live.folder.forget(live.run_id)
+        live.finish()
+        with self._lock:
+            self._live.pop(live.run_id, None)
+            if not self._live:
+                self._watcher = None
+                self._wake.set()
+
+    def forget_after_fork(self) -> None:
+        """The runs are the original's: so are their threads, and the locks that say whether it lives."""
+        self._lock = threading.Lock()
+        for live in self._live.values():
+            live.writer.close()
+        self._live = {}
+        self._watcher = None
+
+    def _watch(self) -> None:
+        """Pass on what other workers ask for. Lives only while there are runs."""
+        wake = self._wake
+        while not wake.wait(ABORT_POLL_SECONDS):
+            for live in list(self._live.values()):
+                if live.folder.is_to_abort(live.run_id):
+                    live.abort()
+
+    def _record(self, live: _Live) -> None:
+        try:
+            self._write_down(live)
+        except OSError as error:
+            # A full disk. Followers find the lock given up and tell their visitors.
+            logger.error("cannot keep the events of a run: %s", error.strerror)
+        finally:
+            end(live.run)
+            self._leave(live)
+
+    def _write_down(self, live: _Live) -> None:
+        extra = 0
+        for item in items(live.run):
+            if live.writer.size + len(item.data) > self.max_bytes and item.kind not in ("error", "done"):
+                if not extra:
+                    extra = 1
+                    live.abort()
+                    message = f"the run said more than {self.max_bytes} bytes, which is what is kept of one"
+                    live.append(_item(item.number, AgentErrorEvent(message, BUFFER_FULL)))
+                continue
+            live.append(item)
+
+
+class _Live:
+    """A run of this process."""
+
+    def __init__(self, run_id: str, run: Any, folder: RunFolder, suffix: str) -> None:
+        self.run_id = run_id
+        self.run = run
+        self.owner = os.getpid()
+        self.folder = folder
+        self.writer = JournalWriter(folder, run_id, suffix)
+        self.ended = threading.Event()
+        self.count = 0
+        self._changed = threading.Condition()
+
+    def append(self, item: Item) -> None:
+        self.writer.append(item)
+        with self._changed:
+            self.count += 1
+            self._changed.notify_all()
+
+    def wait(self, seen: int, seconds: float) -> None:
+        """Until more than `seen` events are written, or the run has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.count != seen or self.ended.is_set(), seconds)
+
+    def abort(self) -> None:
+        abort = getattr(self.run, "abort", None)
+        if abort is not None:
+            abort()
+        else:
+            end(self.run)
+
+    def finish(self) -> None:
+        self.writer.close()
+        self.ended.set()
+        with self._changed:
+            self._changed.notify_all()
+
+
+class RunHandle:
+    """One run, from whatever thread or worker. Give it to `sse()` or `ndjson()` to listen to it."""
+
+    def __init__(self, runs: Runs, folder: RunFolder, run_id: str, after: int = 0) -> None:
+        self._runs = runs
+        self._folder = folder
+        self.run_id = run_id
+        self.after = after  # The number of the last event that the listener has.
+
+    def __repr__(self) -> str:
+        return f"<RunHandle {self.run_id}>"
+
+    @property
+    def live(self) -> bool:
+        """Whether it has not ended, and its worker is alive."""
+        try:
+            return is_written(self._folder.find(self.run_id))
+        except UnknownRunError:
+            return False
+
+    def abort(self) -> None:
+        """Have it ended: listeners get an `error` with code ABORTED, then `done`. Does not block.
+
+        In another worker it takes up to a quarter of a second. Nothing happens to a run that has ended.
+        """
+        local = self._runs.local(self.run_id)
+        if local is not None:
+            local.abort()
+        elif self.live:
+            self._folder.ask_to_abort(self.run_id)
+
+    def follow(self) -> Follower:
+        """Its events after number `after`: those that were, and those that come."""
+        return Follower(self._runs, self._folder, self.run_id, self.after)
+
+
+class Follower:
+    """A stream's source that reads along with a run. Closing it leaves the run alone."""
+
+    def __init__(self, runs: Runs, folder: RunFolder, run_id: str, after: int) -> None:
+        self._reader = JournalReader(folder, run_id, after)
+        self._live = runs.local(run_id)
+        self._after = after
+        self._items = self._reader.read()
+        self._ending: Iterator[Item] | None = None
+
+    def get(self, timeout: float) -> Next:
+        deadline = time.monotonic() + timeout
+        while True:
+            # Asked before reading: what was written before the answer is then read for certain.
+            count = 0 if self._live is None else self._live.count
+            gone = self._reader.writer_is_gone()
+            item = self._next_written()
+            if item is not None:
+                return item
+            if gone:
+                return self._next_of_ending()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return "silence"
+            if self._live is None:
+                time.sleep(min(left, POLL_SECONDS))
+            else:
+                self._live.wait(count, left)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _next_written(self) -> Item | None:
+        item = next(self._items, None)
+        if item is None:
+            self._items = self._reader.read()
+            item = next(self._items, None)
+        return item
+
+    def _next_of_ending(self) -> Next:
+        """What a worker that died could not say."""
+        if self._ending is None:
+            said = () if self._reader.ended_well else _ending_of_a_dead_worker(self._reader.number)
+            self._ending = (item for item in said if item.number > self._after)
+        return next(self._ending, "end")
+
+
+def _ending_of_a_dead_worker(number: int) -> Iterator[Item]:
+    yield _item(number + 1, AgentErrorEvent("the server process that ran the agent has ended", WORKER_DIED))
+    yield _item(number + 2, AgentDoneEvent(AgentRunResult(error_subtype="crash")))
+
+
+def _item(number: int, event: AgentEvent) -> Item:
+    return Item(number, event.type, as_json(event_dict(event)))
+
+
+def folder_of_this_user() -> RunFolder:
+    """The folder that all workers of this user find without being told.
+
+    In a temporary folder that all users share, another may have taken the name: then one in this user's home, and
+    where there is none, one of this process and those that it forks.
+    """
+    try:
+        return _ours(os.path.join(tempfile.gettempdir(), f"{FOLDER_NAME}-{os.geteuid()}"))
+    except OSError as error:
+        taken = error
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    try:
+        return _ours(os.path.join(cache, FOLDER_NAME))
+    except OSError:
+        pass
+    with _FOLDER_LOCK:
+        if not _PRIVATE_FOLDERS:
+            try:
+                path = tempfile.mkdtemp(prefix=f"{FOLDER_NAME}-")
+            except OSError:
+                raise PermissionError(f"{taken}; set {FOLDER_VARIABLE} to a folder that can be") from None
+            logger.warning("runs are kept in %s, which other workers do not know: set %s", path, FOLDER_VARIABLE)
+            _PRIVATE_FOLDERS.append(path)
+            atexit.register(_remove_private_folder, path, os.getpid())
+        return RunFolder(_PRIVATE_FOLDERS[0])
+
+
+def _ours(path: str) -> RunFolder:
+    folder = RunFolder(path)
+    folder.prepare()
+    return folder
+
+
+def _remove_private_folder(path: str, owner: int) -> None:
+    if owner == os.getpid():
+        shutil.rmtree(path, ignore_errors=True)
+
+
+_FOLDER_LOCK = threading.Lock()
+_PRIVATE_FOLDERS: list[str] = []  # The one that was made, if one had to be.
+
+
+def new_run_id() -> str:
+    """Not to be guessed: who knows it may listen and abort."""
+    return secrets.token_hex(16)
+
+
+def _forget_after_fork() -> None:
+    global _FOLDER_LOCK
+    _FOLDER_LOCK = threading.Lock()
+    for registry in list(_ALL):
+        registry.forget_after_fork()
+
+
+_ALL: weakref.WeakSet[Runs] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+runs = Runs()

@@ -1,0 +1,69 @@
+"""Events as bytes: `text/event-stream` frames and JSON lines. No thread, no clock, no server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, get_args
+
+from .._json import COMPACT, dump
+from ..types import AgentEvent
+
+EVENT_TYPES: frozenset[str] = frozenset(cls.type for cls in get_args(AgentEvent))
+SSE_HEARTBEAT = b": still here\n\n"  # A comment: clients skip it.
+NDJSON_HEARTBEAT = b"\n"
+EVENT_ID = re.compile(r"([0-9a-f]{32})-([0-9]{1,18})")
+
+SSE_TYPE = "text/event-stream; charset=utf-8"
+NDJSON_TYPE = "application/x-ndjson; charset=utf-8"
+# `no-transform` keeps compressing proxies away, which would hold text back; nginx buffers unless told not to.
+STREAM_HEADERS = {"Cache-Control": "no-cache, no-store, no-transform", "X-Accel-Buffering": "no"}
+
+
+def event_id(run_id: str, number: int) -> str:
+    """The id of a run's nth event, from 1 on: it names the run too, so that a reconnect needs nothing else."""
+    return f"{run_id}-{number}"
+
+
+def split_event_id(value: str) -> tuple[str, int]:
+    """Run and number of an event id. Raises ValueError for what is none: it comes from the network."""
+    found = EVENT_ID.fullmatch(value.strip())
+    if found is None:
+        raise ValueError("that is not an event id of ours")
+    return found[1], int(found[2])
+
+
+def event_dict(event: AgentEvent) -> dict[str, Any]:
+    """The event as visitors see it: the CLI's diagnostics (`result.stderr`) stay on the server."""
+    data = event.to_dict()
+    if event.type == "done":
+        data["result"]["stderr"] = ""
+    return data
+
+
+def as_json(data: Mapping[str, Any]) -> bytes:
+    """One line of JSON that a browser can parse."""
+    # A lone surrogate cannot be UTF-8; as `\udc80` it is what JSON wants.
+    return dump(data, COMPACT).encode("utf-8", "backslashreplace")
+
+
+def sse_frame(kind: str, data: bytes, id: str) -> bytes:
+    """One event of a stream. `data` is JSON, so there is no line end in it."""
+    return b"id: %s\nevent: %s\ndata: %s\n\n" % (id.encode(), kind.encode(), data)
+
+
+def ndjson_line(data: bytes, id: str) -> bytes:
+    """One line: the event's JSON with its id in it."""
+    return b'{"id":"%s",%s\n' % (id.encode(), data[1:])
+
+
+def checked_types(include: Collection[str] | None) -> frozenset[str]:
+    """Which types are sent. `done` always is: without it a client could not tell an end from a lost connection."""
+    if include is None:
+        return EVENT_TYPES
+    if isinstance(include, str):
+        raise TypeError("include must be a collection of event types, not a str")
+    unknown = set(include) - EVENT_TYPES
+    if unknown:
+        raise ValueError(f"include must name event types ({', '.join(sorted(EVENT_TYPES))}), not {unknown.pop()!r}")
+    return frozenset({*include, "done"})

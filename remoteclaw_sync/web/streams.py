@@ -1,0 +1,166 @@
+"""What a web server sends: a run's events as bytes, with a sign of life while the agent is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from .._values import check_flag, check_seconds
+from ..engine.agent_run import AgentRun
+from ..types import AgentEvent
+from .background import Item, Pump, Source
+from .detached import RunHandle, Runs, new_run_id, runs
+from .journal import UnknownRunError
+from .sse import (
+    NDJSON_HEARTBEAT,
+    NDJSON_TYPE,
+    SSE_HEARTBEAT,
+    SSE_TYPE,
+    checked_types,
+    event_id,
+    ndjson_line,
+    split_event_id,
+    sse_frame,
+)
+
+# A server notices that a visitor has left by a write that fails. The first write after the visitor's end is taken by
+# the kernel, and waitress learns of the failure of the second only with the third: so three fit into a heartbeat.
+WRITES_PER_HEARTBEAT = 3
+HEARTBEAT = 15.0
+LONGEST = 86_400.0  # Seconds. What a clock is told to wait, and a browser; longer ones are as good as this.
+
+RunOrEvents = AgentRun | RunHandle | Iterable[AgentEvent]
+
+
+class EventStream(Iterator[bytes]):
+    """A run's events as an iterable of bytes for any WSGI server, which calls `close()` at the visitor's end.
+
+    For one consumer. Dropping it is as good as closing it.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        source: Source,
+        content_type: str,
+        encode: Callable[[Item], bytes],
+        heartbeat: float,
+        pulse: bytes,
+        types: frozenset[str],
+        preamble: bytes = b"",
+    ) -> None:
+        self.run_id = run_id
+        self.content_type = content_type
+        self._source = source
+        self._encode = encode
+        self._heartbeat = min(heartbeat, LONGEST)
+        self._pulse = pulse
+        self._types = types
+        self._preamble = preamble
+        self._closed = False
+
+    def __next__(self) -> bytes:
+        if self._preamble and not self._closed:
+            preamble, self._preamble = self._preamble, b""
+            return preamble
+        while not self._closed:
+            got = self._source.get(self._heartbeat / WRITES_PER_HEARTBEAT)
+            if got == "end":
+                self.close()
+            elif got == "silence":
+                return self._pulse
+            elif got.kind in self._types:
+                return self._encode(got)
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the run, and wait (bounded) until nothing of it is left; a detached run goes on. Again does nothing."""
+        self._closed = True
+        self._source.close()
+
+    def __del__(self) -> None:
+        # Not once more: at the interpreter's end, what closing needs may be gone already.
+        if not getattr(self, "_closed", True):
+            self.close()
+
+
+def sse(
+    run_or_events: RunOrEvents,
+    *,
+    heartbeat: float = HEARTBEAT,
+    retry: float | None = None,
+    include: Collection[str] | None = None,
+    detach: bool = False,
+    last_event_id: str | None = None,
+    registry: Runs | None = None,
+) -> EventStream:
+    """A run as a `text/event-stream`: `id`, `event` (our event type) and `data` (the event's JSON) for each event.
+
+    Nothing is started before the first `next()`, except with `detach`. Blocks while waiting for the next event.
+
+    Args:
+        run_or_events: what `start()` or `execute()` gives, any iterable of events, or a run of the registry.
+        heartbeat: a visitor who leaves while the agent is silent is noticed within so many seconds; a comment is
+            sent three times as often.
+        retry: seconds after which the browser is to reconnect.
+        include: the event types to send (default: all); `done` always is.
+        detach: the run goes on without the visitor, who can come back (see `runs.resume`).
+        last_event_id: for a run of the registry: go on after this event.
+        registry: where the run can be found by other requests (default: `runs`).
+    """
+    check_seconds("retry", retry)
+    preamble = b"" if retry is None else b"retry: %d\n\n" % round(min(retry, LONGEST) * 1000)
+    run_id, source = _source(run_or_events, detach, last_event_id, registry or runs, heartbeat)
+
+    def encode(item: Item) -> bytes:
+        return sse_frame(item.kind, item.data, event_id(run_id, item.number))
+
+    return EventStream(run_id, source, SSE_TYPE, encode, heartbeat, SSE_HEARTBEAT, checked_types(include), preamble)
+
+
+def ndjson(
+    run_or_events: RunOrEvents,
+    *,
+    heartbeat: float = HEARTBEAT,
+    include: Collection[str] | None = None,
+    detach: bool = False,
+    last_event_id: str | None = None,
+    registry: Runs | None = None,
+) -> EventStream:
+    """A run as JSON lines: each event's JSON with its `id`; an empty line while the agent is silent. See `sse`."""
+    run_id, source = _source(run_or_events, detach, last_event_id, registry or runs, heartbeat)
+
+    def encode(item: Item) -> bytes:
+        return ndjson_line(item.data, event_id(run_id, item.number))
+
+    return EventStream(run_id, source, NDJSON_TYPE, encode, heartbeat, NDJSON_HEARTBEAT, checked_types(include))
+
+
+def _source(
+    run_or_events: RunOrEvents, detach: bool, last_event_id: str | None, registry: Runs, heartbeat: float
+) -> tuple[str, Source]:
+    check_seconds("heartbeat", heartbeat)
+    if heartbeat is None:
+        raise TypeError("heartbeat must be a number of seconds: without one, a visitor who leaves is never noticed")
+    check_flag("detach", detach)
+    if isinstance(run_or_events, RunHandle):
+        return _followed(run_or_events, last_event_id)
+    if last_event_id is not None:
+        raise ValueError("last_event_id needs a run of the registry: runs.get(run_id) or runs.resume(last_event_id)")
+    if detach:
+        return _followed(registry.start(run_or_events), None)
+    run_id = new_run_id()
+    pump = Pump(run_or_events)
+    if isinstance(pump.events, AgentRun):
+        pump.on_end = registry.watch(run_id, pump.events)
+    return run_id, pump
+
+
+def _followed(handle: RunHandle, last_event_id: str | None) -> tuple[str, Source]:
+    if last_event_id is not None:
+        try:
+            run_id, handle.after = split_event_id(last_event_id)
+        except ValueError as error:
+            raise UnknownRunError(str(error)) from None
+        if run_id != handle.run_id:
+            raise UnknownRunError("last_event_id is of another run")
+    return handle.run_id, handle.follow()

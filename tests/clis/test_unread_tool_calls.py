@@ -1,0 +1,64 @@
+"""In what a slow consumer has not read yet, each runtime sees that a tool may be running: recorded runs of the CLIs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remoteclaw_sync import (
+    SUPPORTED_PROVIDERS,
+    AgentEvent,
+    AgentTextEvent,
+    AgentThinkingEvent,
+    AgentToolResultEvent,
+    AgentToolUseEvent,
+    create_cli_runtime,
+)
+from remoteclaw_sync.runtime import CLIRuntimeBase
+
+TRANSCRIPTS = Path(__file__).parent.parent / "transcripts"
+
+
+def recorded(provider: str) -> Iterator[tuple[CLIRuntimeBase, bytes, list[AgentEvent]]]:
+    """Each recorded line of this CLI, and the events it gave."""
+    for path in sorted(TRANSCRIPTS.glob(f"{provider}/*/*.ndjson")):
+        runtime = create_cli_runtime(provider)
+        interpreter = runtime.interpreter()
+        for line in path.read_bytes().splitlines():
+            for item in interpreter.parse(line):
+                yield runtime, line, list(interpreter.events_of(item))
+
+
+@pytest.mark.parametrize("provider", SUPPORTED_PROVIDERS)
+def test_every_line_after_which_a_tool_runs_is_seen_to_be_one(provider: str) -> None:
+    seen = 0
+    for runtime, line, events in recorded(provider):
+        results = {event.tool_id for event in events if isinstance(event, AgentToolResultEvent)}
+        calls = [event for event in events if isinstance(event, AgentToolUseEvent) and event.tool_id not in results]
+        # OpenCode prints a call when it has ended: it runs at some time after the step's beginning.
+        if calls or (provider == "opencode" and line.startswith(b'{"type":"step_start"')):
+            seen += 1
+            assert runtime.may_run_tool(line), line[:200]
+    assert seen
+
+
+@pytest.mark.parametrize("provider", ["claude", "codex", "gemini"])
+def test_no_line_of_a_plain_answer_is_taken_for_one(provider: str) -> None:
+    """Not the list of the tools there are, either."""
+    runtime = create_cli_runtime(provider)
+    paths = sorted(TRANSCRIPTS.glob(f"{provider}/*/plain.ndjson"))
+    assert paths
+    for line in b"\n".join(path.read_bytes() for path in paths).splitlines():
+        assert not runtime.may_run_tool(line), line[:200]
+
+
+@pytest.mark.parametrize("provider", SUPPORTED_PROVIDERS)
+def test_no_line_that_only_says_something_is_taken_for_one(provider: str) -> None:
+    seen = 0
+    for runtime, line, events in recorded(provider):
+        if events and all(isinstance(event, AgentTextEvent | AgentThinkingEvent) for event in events):
+            seen += 1
+            assert not runtime.may_run_tool(line), line[:200]
+    assert seen
