@@ -27,6 +27,8 @@ from remoteclaw_sync import (
     AgentToolUseEvent,
     CLIRuntimeBase,
 )
+from remoteclaw_sync.clis.dialect import DialectRuntime
+from remoteclaw_sync.engine.dialect import Dialect
 
 FAKE_CLI = Path(__file__).with_name("fake_cli.py")
 PATIENCE = 30.0  # Seconds a busy machine may take for what normally takes milliseconds.
@@ -124,10 +126,16 @@ def finished(events: Iterable[AgentEvent]) -> tuple[list[AgentEvent], AgentRunRe
     return others, last.result
 
 
+def dialect_of(runtime: CLIRuntimeBase) -> Dialect:
+    """How a runtime of a known CLI reads its lines."""
+    assert isinstance(runtime, DialectRuntime)
+    return runtime.dialect
+
+
 def events_from(runtime: CLIRuntimeBase, *lines: str | Mapping[str, Any]) -> list[AgentEvent]:
     """What these lines mean to this runtime, read the way its runs read them."""
     sources = [line if isinstance(line, str) else json.dumps(line) for line in lines]
-    return runtime.interpreter().events("\n".join(sources).encode())
+    return dialect_of(runtime).events("\n".join(sources).encode())
 
 
 def codes(events: Iterable[AgentEvent]) -> list[str | None]:

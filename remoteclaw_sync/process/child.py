@@ -452,9 +452,17 @@ class ChildProcess:
         if self._paused or self._backend.events_ended:
             return float("inf")
         limit = self._launch.timeout
-        if self.tools_outstanding or self._tool_call_unread():
+        if self.tools_outstanding or self._runs_tool() or self._tool_call_unread():
             limit = self._launch.tool_timeout
         return float("inf") if limit is None else limit - (now - self._last_life)
+
+    def _runs_tool(self) -> bool:
+        runs_tool = self._launch.runs_tool
+        try:
+            return runs_tool is not None and runs_tool()
+        except Exception as error:  # noqa: BLE001 - a hook's mistake must not end the thread that looks at the clocks
+            logger.warning("runs_tool raised %s", type(error).__name__)
+            return True
 
     def _tool_call_unread(self) -> bool:
         """Whether a consumer that lags behind may have a tool call still to read. Looked at only when a clock

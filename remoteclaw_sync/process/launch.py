@@ -57,6 +57,8 @@ class Launch:
     is_life: Callable[[bytes], bool] | None = None
     # Says whether a tool may be running when this was the last that was heard; None: it may not.
     may_run_tool: Callable[[bytes], bool] | None = None
+    # Says whether a tool runs that no line has told of. Asked when a clock is about to run out.
+    runs_tool: Callable[[], bool] | None = None
     abort_signal: threading.Event | None = None
     loans: tuple[Loan, ...] = ()
     observer: Observer | None = None

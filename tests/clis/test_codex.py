@@ -28,7 +28,8 @@ from remoteclaw_sync import (
     errors,
 )
 from remoteclaw_sync.clis.codex.rollout import ThreadRecord, read_record
-from remoteclaw_sync.clis.codex.runtime import OUTER_RUN_VARIABLES, UNFINISHED
+from remoteclaw_sync.clis.codex.dialect import UNFINISHED
+from remoteclaw_sync.clis.codex.runtime import OUTER_RUN_VARIABLES
 from remoteclaw_sync.clis.codex.stderr import last_words
 from remoteclaw_sync.clis.mcp_entries import inline_toml
 from tests.fakes import done, events_from, fake_command, finished

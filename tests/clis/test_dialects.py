@@ -18,7 +18,7 @@ from remoteclaw_sync import (
     create_cli_runtime,
     errors,
 )
-from remoteclaw_sync.clis import dialect
+from remoteclaw_sync.engine import dialect
 from tests.fakes import codes, events_from, fake_command, finished, quick
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
