@@ -199,7 +199,7 @@ class Conversation:
         """What the CLI has written next; None when it is gone or nobody wants to hear more. Blocks."""
         if self._at_end or self._child.ending.backlog_unwanted:
             return None
-        chunk = self._child.next_chunk()
+        chunk = self._child.receive()
         self._at_end = chunk is None
         block = self._framer.flush_block() if chunk is None else self._framer.push_block(chunk)
         if self._child.ending.backlog_unwanted:
