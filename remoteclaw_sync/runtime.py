@@ -25,7 +25,7 @@ from .process.child import ChildProcess
 from .process.environment import host_environment
 from .process.greenlets import check_host
 from .process.host import host_identity
-from .process.launch import Launch, Setup
+from .process.launch import Launch, Limits, Setup
 from .recording.recorder import Recording, as_recording
 from .types import AgentErrorEvent, AgentEvent, AgentExecuteParams, AgentRunResult, PromptSyntax, RunFields
 from .versions import found_elsewhere, installed_version
@@ -314,9 +314,7 @@ class CLIRuntimeBase(Verbs):
             stdin=self.stdin_data(params),
             marker=marker,
             events_on=self.ndjson_stream,
-            timeout=self.timeout,
-            tool_timeout=self.tool_timeout,
-            deadline=resources.time_left(),
+            limits=Limits(self.timeout, self.tool_timeout, resources.time_left()),
             linger=self.linger,
             max_pending_bytes=self.max_pending_bytes,
             max_line_bytes=self.max_line_bytes,

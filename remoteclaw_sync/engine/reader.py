@@ -31,7 +31,7 @@ class Reader:
         ending = self._transport.ending
         if self._at_end or ending.backlog_unwanted:
             return None
-        chunk = self._transport.next_chunk()
+        chunk = self._transport.receive()
         self._at_end = chunk is None
         block = self._framer.flush_block() if chunk is None else self._framer.push_block(chunk)
         if ending.backlog_unwanted:

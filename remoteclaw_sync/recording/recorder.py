@@ -191,7 +191,7 @@ def _header(params: AgentExecuteParams, launch: Launch, provider: str | None, *,
         "env": {**changed, **unset},
         "prompt": params.prompt,
         "deadline": params.deadline,
-        "timeout": launch.timeout,
+        "timeout": launch.limits.silence,
     }
     if redact:
         header["argv"] = [header["argv"][0], *map(_redact_argument, launch.argv[1:])]

@@ -21,7 +21,7 @@ from ..errors import RemoteClawError
 from ..factory import create_cli_runtime
 from ..process.child import ChildProcess
 from ..process.ending import EndReason
-from ..process.launch import Launch, Setup, Sink, SpawnError
+from ..process.launch import Launch, Limits, Setup, Sink, SpawnError
 from ..runtime import CLIRuntimeBase, Verbs
 from ..types import AgentErrorEvent, AgentEvent, AgentExecuteParams, AgentRunResult, RunFields
 from .recorder import Cassette, CassetteError, Recording, read_cassette
@@ -125,9 +125,7 @@ class _Player:
             cwd=os.path.abspath(params.working_directory or os.getcwd()),
             stdin=b"",
             marker="",
-            timeout=None,
-            tool_timeout=None,
-            deadline=params.deadline,
+            limits=Limits(wall_clock=params.deadline),
             linger=self.linger,
             max_pending_bytes=self._runtime.max_pending_bytes,
             abort_signal=params.abort_signal,
@@ -160,10 +158,10 @@ class _ReplayedChild(ChildProcess):
             self._end = EndReason.ABORTED  # The one who left is not the one who listens now, and wants a `done`.
         super().__init__(setup, functools.partial(_Tape, cassette, speed, self._end is not None))
 
-    def next_chunk(self) -> bytes | None:
+    def receive(self, timeout: float | None = None) -> bytes | None:
         if self._unheard == 0 and self._end is not None:
             self.request_end(self._end)
-        chunk = super().next_chunk()
+        chunk = super().receive(timeout)
         self._unheard -= chunk is not None
         return chunk
 
@@ -192,6 +190,7 @@ class _Tape:
         self.pid: int | None = None
         self.exited = False
         self.events_ended = False
+        self.unsent_bytes = 0
 
     def spawn(self) -> None:
         failure = self._cassette.failure
@@ -200,6 +199,9 @@ class _Tape:
         self._started_at = time.monotonic()
         if self._cassette.stderr:
             self._diagnostics(self._cassette.stderr.encode(errors="replace"))
+
+    def send(self, data: bytes, *, last: bool) -> None:
+        """The recorded run has its answers already."""
 
     def wait(self, timeout: float | None) -> None:
         said = self._cassette.said
