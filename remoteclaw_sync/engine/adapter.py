@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from ..clis.facts import CliFacts
 from ..process.child import ChildProcess
 from ..process.launch import Launch, Setup
 from ..types import AgentErrorEvent, AgentExecuteParams, AgentRunResult
@@ -24,7 +25,7 @@ class Adapter(Protocol):
     remedied: AgentErrorEvent | None
 
     @property
-    def provider(self) -> str | None: ...
+    def cli_facts(self) -> CliFacts | None: ...
     @property
     def program(self) -> str: ...
     @property

@@ -292,7 +292,7 @@ def _end(
     verdict = judge(
         Evidence(
             program=runtime.program,
-            provider=runtime.provider,
+            exit_codes=runtime.cli_facts.exit_codes if runtime.cli_facts else {},
             end_reason=reason,
             spawn_failure=None if failure is None else with_place(failure, _places(runtime), runtime.install_hint),
             exit_code=exit_code,
@@ -323,10 +323,10 @@ def _places(runtime: Adapter) -> list[str]:
 
 def _with_needed_version(runtime: Adapter, params: AgentExecuteParams, verdict: Verdict) -> Verdict:
     """The verdict on a run that failed at its start, with what an old CLI may have to do with it."""
-    if verdict.error is None or runtime.provider is None or verdict.error_subtype not in MAY_BE_AGE:
+    if verdict.error is None or runtime.cli_facts is None or verdict.error_subtype not in MAY_BE_AGE:
         return verdict
     version = _ask(runtime.cli_version)
-    return attrs.evolve(verdict, error=with_needed_version(verdict.error, runtime.provider, version, params))
+    return attrs.evolve(verdict, error=with_needed_version(verdict.error, runtime.cli_facts, version, params))
 
 
 def _explained_exit(

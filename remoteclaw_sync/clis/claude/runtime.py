@@ -29,7 +29,9 @@ from ...types import (
 )
 from ...wire.fields import Message, integer, items, mapping, number, plain_text, strings, text
 from ..dialect import DialectRuntime
-from ..mcp_entries import Hideaway, Servers, check_distinct, claude_entries, tool_prefix_name
+from ..mcp_entries import Hideaway, Servers, check_distinct, tool_prefix_name
+from .facts import FACTS
+from .mcp import claude_entries
 from .messages import (
     StreamedBlock,
     failure_code,
@@ -104,8 +106,9 @@ class ClaudeCliRuntime(DialectRuntime):
             ends such a shell after 5 s, 2.1.326 waits for it as long as it is let.
     """
 
-    provider = "claude"
-    install_hint = "install it with: npm install -g @anthropic-ai/claude-code"
+    cli_facts = FACTS
+    provider = FACTS.name
+    install_hint = FACTS.install_hint
     HANDLERS = {
         "stream_event": "on_stream_event",
         "assistant": "on_assistant",

@@ -33,10 +33,12 @@ from ...types import (
 )
 from ...wire.fields import Message, items, mapping, text, wording
 from ..dialect import DialectRuntime, McpConfigMode, check_mcp_config
-from ..mcp_entries import Servers, check_distinct, inline_toml
+from ..mcp_entries import Servers, check_distinct
 from . import mcp as codex_mcp
 from . import stderr as codex_stderr
+from .facts import FACTS, codex_home
 from .items import TOOL_ITEMS, ToolItem, Utterance, denial_reason, todo_output
+from .mcp import inline_toml
 from .rollout import read_record, usage_of
 
 # Codex takes any other id for a thread's name and, finding none, quietly starts a new thread.
@@ -103,8 +105,9 @@ class CodexCliRuntime(DialectRuntime):
         options: as in CLIRuntimeBase (`tool_timeout`, `linger`, `max_pending_bytes`, `max_line_bytes`).
     """
 
-    provider = "codex"
-    install_hint = "install it with: npm install -g @openai/codex"
+    cli_facts = FACTS
+    provider = FACTS.name
+    install_hint = FACTS.install_hint
     most_restarts = 2  # Without profile files, then without a server that fails.
 
     HANDLERS = {
@@ -431,9 +434,7 @@ class CodexCliRuntime(DialectRuntime):
 
 def _codex_home(params: AgentExecuteParams) -> Path:
     """Where the CLI of this run keeps its threads."""
-    env = {**host_environment(), **params.env}
-    home = env.get("CODEX_HOME") or Path(env.get("HOME") or Path.home(), ".codex")
-    return Path(params.working_directory or ".", home)
+    return Path(params.working_directory or ".", codex_home({**host_environment(), **params.env}))
 
 
 def _check_image(field: str, path: str | os.PathLike[str]) -> None:
@@ -482,4 +483,4 @@ def _subtype_of_failure(message: str, code: str | None) -> ErrorSubtype:
     if message.startswith("Incomplete response returned"):
         return "incomplete"
     # The address at the end of some messages is no evidence: its port may look like a status.
-    return classify_error(message.partition(", url: ")[0], code=code, provider="codex").error_subtype
+    return classify_error(message.partition(", url: ")[0], code=code).error_subtype

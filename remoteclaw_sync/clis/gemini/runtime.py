@@ -31,7 +31,8 @@ from ...types import (
 from ...versions import Standing, standing, support_of
 from ...wire.fields import Message, integer, mapping, plain_text, strings, text, wording
 from ..dialect import DialectRuntime
-from ..mcp_entries import Hideaway, Servers, check_distinct, gemini_entries
+from ..mcp_entries import Hideaway, Servers, check_distinct
+from .facts import FACTS, home_folder, settings_file
 from .failures import (
     NOT_ASKED,
     Failure,
@@ -45,6 +46,7 @@ from .failures import (
     subtype_from_stderr,
     with_account_hint,
 )
+from .mcp import gemini_entries
 from .prompt import Workspace, escape_at_names, mention, without_command
 from .sessions import SessionGuard
 
@@ -132,8 +134,9 @@ class GeminiCliRuntime(DialectRuntime):
         options: those of `CLIRuntimeBase`.
     """
 
-    provider = "gemini"
-    install_hint = "install it with: npm install -g @google/gemini-cli"
+    cli_facts = FACTS
+    provider = FACTS.name
+    install_hint = FACTS.install_hint
     HANDLERS = {
         "init": "on_init",
         "message": "on_message",
@@ -191,7 +194,7 @@ class GeminiCliRuntime(DialectRuntime):
             )
             raise errors.RunSetupError(errors.SESSION_NOT_FOUND, message)
         project = os.path.abspath(params.working_directory or os.getcwd())
-        settings = os.path.join(project, ".gemini", "settings.json")
+        settings = settings_file(project)
         if not params.mcp_servers:
             repair(settings, project)  # First: it wants the lock on the folder that the guard takes.
         self._guard_session(params, project, resources)
@@ -389,9 +392,9 @@ class GeminiCliRuntime(DialectRuntime):
             retried = retry_warning(stderr)
             if retried is not None:
                 yield retried
-        if self._output_missing and standing("gemini", self.cli_version()) is Standing.GAPS:
+        if self._output_missing and standing(FACTS, self.cli_version()) is Standing.GAPS:
             message = f"gemini {self.cli_version()} does not tell what a shell command printed, nor whether it failed"
-            yield AgentErrorEvent(f"{message}; {support_of('gemini', None).floor} does", errors.CLI_WARNING)
+            yield AgentErrorEvent(f"{message}; {support_of(FACTS, None).floor} does", errors.CLI_WARNING)
         if policy_was_ignored(stderr):
             yield AgentErrorEvent(POLICY_IGNORED, errors.CLI_WARNING)
         if self._mcp_names and MCP_TROUBLE in stderr:
@@ -404,7 +407,7 @@ class GeminiCliRuntime(DialectRuntime):
         # without a word. And not where it is known to be too old: its shell tool refuses most commands.
         if self._policy_unsupported or self._read_only or self._images or not policy_flag_is_unknown(stderr):
             return None
-        if standing("gemini", self.cli_version()) is Standing.TOO_OLD:
+        if standing(FACTS, self.cli_version()) is Standing.TOO_OLD:
             return None
         self._policy_unsupported = True
         return AgentErrorEvent(POLICY_TOO_OLD, errors.CLI_WARNING)
@@ -453,9 +456,8 @@ def _copied(images: Sequence[str | os.PathLike[str]], folder: str) -> list[str]:
 def _workspace(params: AgentExecuteParams) -> Workspace:
     here = os.path.abspath(params.working_directory or os.getcwd())
     environ = {**host_environment(), **params.env}
-    home = environ.get("GEMINI_CLI_HOME") or environ.get("HOME") or os.path.expanduser("~")
     included = [os.path.join(here, folder) for folder in _included_folders(params.extra_args)]
-    return Workspace([here, *included], home)
+    return Workspace([here, *included], home_folder(environ))
 
 
 def _included_folders(arguments: Sequence[str]) -> Iterator[str]:
