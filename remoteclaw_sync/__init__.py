@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     from .clis.codex.runtime import CodexCliRuntime as CodexCliRuntime
     from .clis.gemini.runtime import GeminiCliRuntime as GeminiCliRuntime
     from .clis.opencode.runtime import OpenCodeCliRuntime as OpenCodeCliRuntime
+    from .clis.registry import classify_error as classify_error
     from .engine.agent_run import AgentRun as AgentRun
-    from .engine.classify import classify_error as classify_error
     from .factory import SUPPORTED_PROVIDERS as SUPPORTED_PROVIDERS
     from .factory import create_cli_runtime as create_cli_runtime
     from .recording.recorder import Recording as Recording
@@ -99,7 +99,7 @@ _LAZY = {
     "SUPPORTED_PROVIDERS": ".factory",
     "SessionMap": ".chat.sessions",
     "__version__": "._version",
-    "classify_error": ".engine.classify",
+    "classify_error": ".clis.registry",
     "create_cli_runtime": ".factory",
     "split_text": ".chat.delivery",
     "tool": ".tool_server.tools",

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
 import attrs
 
 from ._values import check_known, check_path, check_seconds, check_size, check_text
+from .clis.facts import CliFacts
 from .engine.agent_run import AgentRun, remember
 from .engine.dialect import Dialect, Extracted, HookDialect
 from .engine.outcome import Closing, Ended, RunOutcome
@@ -123,6 +124,8 @@ class CLIRuntimeBase(Verbs):
     """
 
     provider: ClassVar[str | None] = None
+    # Of a CLI with a folder in `clis/`: its versions, exit codes and places.
+    cli_facts: ClassVar[CliFacts | None] = None
     install_hint: ClassVar[str | None] = None
     # Whether the CLI always ends with a line that says so: then its absence is a failure, whatever the exit code.
     expects_terminal_event: ClassVar[bool] = False
@@ -280,16 +283,19 @@ class CLIRuntimeBase(Verbs):
 
     def cli_version(self) -> str | None:
         """The version of the CLI that was started, if its files tell."""
-        path = self._launched_env.get("PATH")
-        # Any part of the command: it may be `node .../gemini.js`.
-        found = (installed_version(self.provider or "", part, path) for part in self.command)
+        cli, path = self.cli_facts, self._launched_env.get("PATH")
+        if cli is None:
+            return None
+        # Any part of the command: it may be `node .../agent.js`.
+        found = (installed_version(cli, part, path) for part in self.command)
         return next((version for version in found if version is not None), None)
 
     def other_places(self) -> list[str]:
         """Where the command is installed, though it is not on PATH."""
         if self.provider is None or os.path.dirname(self.command[0]):
             return []
-        return found_elsewhere(self.command[0], self._launched_env)
+        own_folders = () if self.cli_facts is None else self.cli_facts.program_folders
+        return found_elsewhere(self.command[0], self._launched_env, own_folders)
 
     def new_dialect(self, params: AgentExecuteParams) -> Dialect:
         """How the lines of a run are read: by the hooks, unless a runtime has a dialect of its own."""
@@ -330,7 +336,7 @@ class CLIRuntimeBase(Verbs):
         return ChildProcess(setup)
 
     def _environment(self, params: AgentExecuteParams, cwd: str, marker: str) -> dict[str, str]:
-        # PWD, because OpenCode believes it rather than the real working directory. The marker's name is unique, so
+        # PWD, because some CLIs believe it rather than the real working directory. The marker's name is unique, so
         # that a run inside a run carries both.
         env = host_environment()
         env["PWD"] = cwd

@@ -26,8 +26,8 @@ from remoteclaw_sync.engine.classify import RETRYABLE
 from remoteclaw_sync.factory import SUPPORTED_PROVIDERS, runtime_class
 from remoteclaw_sync.testing import FakeAnswer, FakeCli, write_fake_cli
 from remoteclaw_sync.types import ErrorSubtype
-from remoteclaw_sync.versions import TESTED_VERSIONS
 from tests.fakes import PATIENCE
+from tests.installs import TESTED_VERSIONS
 from tests.readme import terminal_svg
 
 ROOT = Path(__file__).parents[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from ..clis.facts import CliFacts
 from ..process.launch import Launch, Setup
 from ..recording.recorder import Recording
 from ..types import AgentErrorEvent, AgentExecuteParams
@@ -23,6 +24,8 @@ class Agent(Protocol):
     max_line_bytes: int
     record: Recording | None
 
+    @property
+    def cli_facts(self) -> CliFacts | None: ...
     @property
     def provider(self) -> str | None: ...
     @property

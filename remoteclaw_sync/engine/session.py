@@ -116,10 +116,10 @@ class Session:
         at_start = transport.failure is None and not self.reader.preamble.is_over
         if not at_start or transport.ending.reason is not EndReason.EXITED or verdict.error is None:
             return verdict
-        if agent.provider is None or verdict.error_subtype not in MAY_BE_AGE:
+        if agent.cli_facts is None or verdict.error_subtype not in MAY_BE_AGE:
             return verdict
         version = ask(agent.cli_version)
-        return attrs.evolve(verdict, error=with_needed_version(verdict.error, agent.provider, version, self.params))
+        return attrs.evolve(verdict, error=with_needed_version(verdict.error, agent.cli_facts, version, self.params))
 
     def spawn_failure(self) -> SpawnFailure | None:
         """Why there is no process, with where the command is after all, or how to install it."""

@@ -85,7 +85,12 @@ class RunSetup:
         self._dialect.recall(facts)
         if self._agent.record is None:
             return launch
-        return self._recorded(self._agent.record.start(params, launch, self._agent.provider), launch, facts, resources)
+        return self._recorded(
+            self._agent.record.start(params, launch, self._agent.provider, self._agent.cli_version()),
+            launch,
+            facts,
+            resources,
+        )
 
     def _recorded(self, recorder: Recorder, launch: Launch, facts: dict[str, Any], resources: RunResources) -> Launch:
         resources.callback(recorder.close)

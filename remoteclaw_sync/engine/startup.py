@@ -8,6 +8,7 @@ import re
 import attrs
 
 from .. import errors
+from ..clis.facts import CliFacts
 from ..process.launch import SpawnFailure
 from ..process.program import needed
 from ..types import AgentErrorEvent, AgentExecuteParams
@@ -69,9 +70,9 @@ def with_place(failure: SpawnFailure, places: list[str], install_hint: str | Non
 
 
 def with_needed_version(
-    error: AgentErrorEvent, provider: str, version: str | None, params: AgentExecuteParams
+    error: AgentErrorEvent, cli: CliFacts, version: str | None, params: AgentExecuteParams
 ) -> AgentErrorEvent:
     """The error, with the version that this CLI is and the one that is needed, if it is an old one."""
     prompt = ("system_prompt",) if params.system_prompt is not None else ()
-    sentence = what_is_needed(provider, version, (*prompt, params.permission_mode))
+    sentence = what_is_needed(cli, version, (*prompt, params.permission_mode))
     return error if sentence is None else attrs.evolve(error, message=f"{error.message}; {sentence}")

@@ -229,7 +229,7 @@ class Turn:
         verdict = judge(
             Evidence(
                 program=agent.program,
-                provider=agent.provider,
+                exit_codes=agent.cli_facts.exit_codes if agent.cli_facts else {},
                 end_reason=reason,
                 spawn_failure=session.spawn_failure() if transport else None,
                 exit_code=transport.exit_code if transport else None,

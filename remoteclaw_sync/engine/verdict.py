@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 
 import attrs
 
@@ -31,7 +32,7 @@ class Evidence:
     """All that is known when a run has ended."""
 
     program: str
-    provider: str | None
+    exit_codes: Mapping[int, ErrorSubtype]
     end_reason: EndReason
     spawn_failure: SpawnFailure | None
     exit_code: int | None
@@ -115,7 +116,7 @@ def _reported_cause(evidence: Evidence) -> AgentErrorEvent | None:
 def _classify(error: AgentErrorEvent, evidence: Evidence) -> ErrorSubtype:
     if evidence.outcome.error_subtype:
         return evidence.outcome.error_subtype
-    found = classify_error(error.message, code=error.code, exit_code=evidence.exit_code, provider=evidence.provider)
+    found = classify_error(error.message, code=error.code, exit_code=evidence.exit_code, exit_codes=evidence.exit_codes)
     return found.error_subtype
 
 

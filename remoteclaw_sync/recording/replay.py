@@ -108,6 +108,7 @@ class _Player:
         self.command = runtime.command
         self.linger = runtime.linger
         self.max_line_bytes = runtime.max_line_bytes
+        self.cli_facts = runtime.cli_facts
         self.provider = runtime.provider
         self.program = runtime.program
         self.install_hint = runtime.install_hint

@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
+from remoteclaw_sync.clis.registry import facts_of
 from remoteclaw_sync.config_files.borrowed import BorrowedConfig, ConfigFile
 from remoteclaw_sync.process.host import host_identity, host_is_gone
 from remoteclaw_sync.runtime import MARKER_PREFIX
 from remoteclaw_sync.testing import write_fake_cli
-from remoteclaw_sync.versions import PACKAGES, installed_version
+from remoteclaw_sync.versions import installed_version
 from tests.cli.shell import cli, environment
 from tests.fakes import alive, run_host
-from tests.installs import STUBS, npm_install, put_program
+from tests.installs import PACKAGES, STUBS, npm_install, put_program
 
 BENCH_PACKAGE = Path(__file__).parent.parent / "real_clis" / "package.json"
 
@@ -97,8 +98,8 @@ def test_an_npm_package_tells_its_version_without_being_started(tmp_path: Path) 
     program.chmod(0o755)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "gemini").symlink_to(program)
-    assert installed_version("gemini", "gemini", str(tmp_path / "bin")) == "0.99.1"
-    assert installed_version("claude", "gemini", str(tmp_path / "bin")) is None
+    assert installed_version(facts_of("gemini"), "gemini", str(tmp_path / "bin")) == "0.99.1"
+    assert installed_version(facts_of("claude"), "gemini", str(tmp_path / "bin")) is None
 
 
 def test_claudes_own_installer_puts_the_version_into_the_path(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_claudes_own_installer_puts_the_version_into_the_path(tmp_path: Path) ->
     program.write_text("")
     program.chmod(0o755)
     (tmp_path / "claude").symlink_to(program)
-    assert installed_version("claude", str(tmp_path / "claude")) == "2.1.5"
+    assert installed_version(facts_of("claude"), str(tmp_path / "claude")) == "2.1.5"
 
 
 def test_the_tested_versions_are_those_of_the_bench() -> None:

@@ -15,7 +15,7 @@ from remoteclaw_sync.process.launch import SpawnFailure
 def evidence(**known: Any) -> Evidence:
     usual: dict[str, Any] = {
         "program": "agent",
-        "provider": None,
+        "exit_codes": {},
         "end_reason": EndReason.EXITED,
         "spawn_failure": None,
         "exit_code": 0,

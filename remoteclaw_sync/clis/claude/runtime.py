@@ -18,8 +18,10 @@ from ...types import (
     PromptSyntax,
 )
 from ..dialect import DialectRuntime
-from ..mcp_entries import Hideaway, Servers, check_distinct, claude_entries, tool_prefix_name
+from ..mcp_entries import Hideaway, Servers, check_distinct, tool_prefix_name
 from .dialect import ClaudeDialect
+from .facts import FACTS
+from .mcp import claude_entries
 from .messages import (
     image_media_type,
     user_line,
@@ -66,8 +68,9 @@ class ClaudeCliRuntime(DialectRuntime):
             ends such a shell after 5 s, 2.1.326 waits for it as long as it is let.
     """
 
-    provider = "claude"
-    install_hint = "install it with: npm install -g @anthropic-ai/claude-code"
+    cli_facts = FACTS
+    provider = FACTS.name
+    install_hint = FACTS.install_hint
     DIALECT = ClaudeDialect
 
     def __init__(

@@ -272,4 +272,4 @@ def _subtype_of_failure(message: str, code: str | None) -> ErrorSubtype:
     if message.startswith("Incomplete response returned"):
         return "incomplete"
     # The address at the end of some messages is no evidence: its port may look like a status.
-    return classify_error(message.partition(", url: ")[0], code=code, provider="codex").error_subtype
+    return classify_error(message.partition(", url: ")[0], code=code).error_subtype

@@ -20,9 +20,11 @@ from ...types import (
     PromptSyntax,
 )
 from ..dialect import DialectRuntime, McpConfigMode, check_mcp_config
-from ..mcp_entries import Servers, check_distinct, inline_toml
+from ..mcp_entries import Servers, check_distinct
 from . import mcp as codex_mcp
 from .dialect import CodexDialect
+from .facts import FACTS, codex_home
+from .mcp import inline_toml
 from .rollout import read_record
 
 # Codex takes any other id for a thread's name and, finding none, quietly starts a new thread.
@@ -75,8 +77,9 @@ class CodexCliRuntime(DialectRuntime):
         options: as in CLIRuntimeBase (`tool_timeout`, `linger`, `max_pending_bytes`, `max_line_bytes`).
     """
 
-    provider = "codex"
-    install_hint = "install it with: npm install -g @openai/codex"
+    cli_facts = FACTS
+    provider = FACTS.name
+    install_hint = FACTS.install_hint
     most_restarts = 2  # Without profile files, then without a server that fails.
 
     DIALECT = CodexDialect
@@ -205,9 +208,7 @@ class CodexCliRuntime(DialectRuntime):
 
 def _codex_home(params: AgentExecuteParams) -> Path:
     """Where the CLI of this run keeps its threads."""
-    env = {**host_environment(), **params.env}
-    home = env.get("CODEX_HOME") or Path(env.get("HOME") or Path.home(), ".codex")
-    return Path(params.working_directory or ".", home)
+    return Path(params.working_directory or ".", codex_home({**host_environment(), **params.env}))
 
 
 def _check_image(field: str, path: str | os.PathLike[str]) -> None:

@@ -20,6 +20,7 @@ from ...types import (
 )
 from ...versions import Standing, standing, support_of
 from ...wire.fields import Message, integer, mapping, plain_text, strings, text, wording
+from .facts import FACTS
 from .failures import (
     NOT_ASKED,
     Failure,
@@ -186,9 +187,9 @@ class GeminiDialect(Dialect):
             if retried is not None:
                 yield retried
         version = ended.cli_version() if self._output_missing else None
-        if version is not None and standing("gemini", version) is Standing.GAPS:
+        if version is not None and standing(FACTS, version) is Standing.GAPS:
             message = f"gemini {version} does not tell what a shell command printed, nor whether it failed"
-            yield AgentErrorEvent(f"{message}; {support_of('gemini', None).floor} does", errors.CLI_WARNING)
+            yield AgentErrorEvent(f"{message}; {support_of(FACTS, None).floor} does", errors.CLI_WARNING)
         if policy_was_ignored(stderr):
             yield AgentErrorEvent(POLICY_IGNORED, errors.CLI_WARNING)
         if self._mcp_names and MCP_TROUBLE in stderr:

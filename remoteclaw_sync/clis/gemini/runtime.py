@@ -22,11 +22,13 @@ from ...types import (
 )
 from ...versions import Standing, standing
 from ..dialect import DialectRuntime
-from ..mcp_entries import Hideaway, Servers, check_distinct, gemini_entries
+from ..mcp_entries import Hideaway, Servers, check_distinct
 from .dialect import GeminiDialect
+from .facts import FACTS, home_folder, settings_file
 from .failures import (
     policy_flag_is_unknown,
 )
+from .mcp import gemini_entries
 from .prompt import Workspace, escape_at_names, mention, without_command
 from .sessions import SessionGuard
 
@@ -88,8 +90,9 @@ class GeminiCliRuntime(DialectRuntime):
         options: those of `CLIRuntimeBase`.
     """
 
-    provider = "gemini"
-    install_hint = "install it with: npm install -g @google/gemini-cli"
+    cli_facts = FACTS
+    provider = FACTS.name
+    install_hint = FACTS.install_hint
     DIALECT = GeminiDialect
 
     def __init__(
@@ -136,7 +139,7 @@ class GeminiCliRuntime(DialectRuntime):
             )
             raise errors.RunSetupError(errors.SESSION_NOT_FOUND, message)
         project = os.path.abspath(params.working_directory or os.getcwd())
-        settings = os.path.join(project, ".gemini", "settings.json")
+        settings = settings_file(project)
         if not params.mcp_servers:
             repair(settings, project)  # First: it wants the lock on the folder that the guard takes.
         self._guard_session(params, project, resources)
@@ -239,7 +242,7 @@ class GeminiCliRuntime(DialectRuntime):
         # without a word. And not where it is known to be too old: its shell tool refuses most commands.
         if self._policy_unsupported or self._read_only or self._images or not policy_flag_is_unknown(said):
             return None
-        if standing("gemini", self.cli_version()) is Standing.TOO_OLD:
+        if standing(FACTS, self.cli_version()) is Standing.TOO_OLD:
             return None
         self._policy_unsupported = True
         return AgentErrorEvent(POLICY_TOO_OLD, errors.CLI_WARNING)
@@ -268,9 +271,8 @@ def _copied(images: Sequence[str | os.PathLike[str]], folder: str) -> list[str]:
 def _workspace(params: AgentExecuteParams) -> Workspace:
     here = os.path.abspath(params.working_directory or os.getcwd())
     environ = {**host_environment(), **params.env}
-    home = environ.get("GEMINI_CLI_HOME") or environ.get("HOME") or os.path.expanduser("~")
     included = [os.path.join(here, folder) for folder in _included_folders(params.extra_args)]
-    return Workspace([here, *included], home)
+    return Workspace([here, *included], home_folder(environ))
 
 
 def _included_folders(arguments: Sequence[str]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from . import stderr as opencode_stderr
 from . import two as opencode_two
 from .config import CONFIG_VARIABLE, PERMISSION_VARIABLE
 from .dialect import OpenCodeDialect
+from .facts import FACTS
 from .store import SessionStore
 
 # Set by an outer OpenCode for what it starts: they name its process, its kind of client and its workspace.
@@ -67,8 +68,9 @@ class OpenCodeCliRuntime(DialectRuntime):
         options: as in CLIRuntimeBase (`tool_timeout`, `linger`, `max_pending_bytes`, `max_line_bytes`).
     """
 
-    provider = "opencode"
-    install_hint = "install it with: npm install -g opencode-ai"
+    cli_facts = FACTS
+    provider = FACTS.name
+    install_hint = FACTS.install_hint
     most_restarts = 2  # The database, then the flag.
 
     DIALECT = OpenCodeDialect
