@@ -57,7 +57,7 @@ FLOORS = {
     "engine": "asking classify outcome resources startup transport < dialect python_tools verdict < agent reader"
     " < setup < session < turn < agent_run",
     "process": "clocks ending environment greenlets host life live_children native program tag"
-    " < abort_listener launch sweep < spawn_errors < fallback posix < child",
+    " < abort_listener launch sweep < backend spawn_errors < fallback posix < child",
     "recording": "file < recorder < replay",
     "redaction": "known letters < secrets < prompts < scrubber",
     "tool_server": "docstrings relay schema < __main__ tools < messaging protocol < server",
