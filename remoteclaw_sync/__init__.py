@@ -21,6 +21,9 @@ Start here:
 
 Calls block until they have what they give back. Bad arguments raise ValueError or TypeError at once; what goes wrong
 in a run is an error event, and an AgentRunError from run() alone.
+
+Public are the names listed in `__all__` here, in remoteclaw_sync.web and in remoteclaw_sync.testing. Every other module
+is private, whatever its name: it may change or go with any release.
 """
 
 from __future__ import annotations
@@ -67,6 +70,9 @@ if TYPE_CHECKING:
     from .clis.opencode.runtime import OpenCodeCliRuntime as OpenCodeCliRuntime
     from .clis.registry import classify_error as classify_error
     from .engine.agent_run import AgentRun as AgentRun
+    from .engine.interpreter import Extracted as Extracted
+    from .engine.resources import RunResources as RunResources
+    from .engine.verdict import RunOutcome as RunOutcome
     from .factory import SUPPORTED_PROVIDERS as SUPPORTED_PROVIDERS
     from .factory import create_cli_runtime as create_cli_runtime
     from .recording.recorder import Recording as Recording
@@ -87,6 +93,7 @@ _LAZY = {
     "CodexCliRuntime": ".clis.codex.runtime",
     "Conversation": ".chat.sessions",
     "CronJob": ".tool_server.messaging",
+    "Extracted": ".engine.interpreter",
     "Gateway": ".tool_server.server",
     "GatewayTools": ".tool_server.messaging",
     "GeminiCliRuntime": ".clis.gemini.runtime",
@@ -96,6 +103,8 @@ _LAZY = {
     "ReplayRuntime": ".recording.replay",
     "RetryPolicy": ".chat.bridge",
     "Route": ".chat.bridge",
+    "RunOutcome": ".engine.verdict",
+    "RunResources": ".engine.resources",
     "SUPPORTED_PROVIDERS": ".factory",
     "SessionMap": ".chat.sessions",
     "__version__": "._version",
@@ -130,6 +139,7 @@ __all__ = [
     "CronJob",
     "ErrorCode",
     "ErrorSubtype",
+    "Extracted",
     "Gateway",
     "GatewayTools",
     "GeminiCliRuntime",
@@ -146,6 +156,8 @@ __all__ = [
     "RetryPolicy",
     "Route",
     "RunFields",
+    "RunOutcome",
+    "RunResources",
     "RunSetupError",
     "SUPPORTED_PROVIDERS",
     "SessionMap",
