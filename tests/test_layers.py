@@ -56,7 +56,7 @@ FLOORS = {
     "demo": "agent < runtime",
     "engine": "asking classify outcome resources startup transport < dialect python_tools verdict < agent reader"
     " < setup < session < turn < agent_run",
-    "process": "clocks ending environment greenlets host life live_children native program tag"
+    "process": "clocks ending environment greenlets host life live_children native program tag tail"
     " < abort_listener launch sweep < backend spawn_errors < fallback posix < child",
     "recording": "file < recorder < replay",
     "redaction": "known letters < secrets < prompts < scrubber",
