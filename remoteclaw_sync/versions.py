@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import enum
 import glob
-import json
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 
 import attrs
+
+from ._json import read_object
 
 VERSION = re.compile(r"\d+\.\d+\.\d+(?:-[\w.]+)?")
 # What installers call a program or its folder: `claude/versions/2.1.197`, `Caskroom/claude-code@latest/2.1.197`,
@@ -153,12 +154,8 @@ def _is_of_product(folder: str, names: set[str]) -> bool:
 
 
 def _package_in(folder: str, names: list[str]) -> Installation | None:
-    try:
-        with open(os.path.join(folder, "package.json"), encoding="utf-8") as file:
-            package = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(package, dict) or package.get("name") not in names:
+    package = read_object(os.path.join(folder, "package.json"))
+    if package.get("name") not in names:
         return None
     version = package.get("version")
     return Installation(package["name"], version) if isinstance(version, str) else None

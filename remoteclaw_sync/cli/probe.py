@@ -10,7 +10,9 @@ from typing import Any
 
 import attrs
 
+from ..config_files.borrowed import MAX_CONFIG_BYTES
 from ..engine.startup import missing_program
+from ..files import read_regular
 from ..process.child import ChildProcess
 from ..process.host import host_identity
 from ..process.launch import Launch
@@ -244,8 +246,8 @@ def _trusted_by_gemini(folder: str) -> bool:
 
 def _trusted_by_codex(folder: str) -> bool:
     try:
-        with open(os.path.join(codex_home(), "config.toml"), "rb") as file:
-            projects = tomllib.load(file).get("projects", {})
+        config = read_regular(os.path.join(codex_home(), "config.toml"), MAX_CONFIG_BYTES, follow=True)
+        projects = tomllib.loads(config.decode()).get("projects", {})
         return bool(projects[folder]["trust_level"] == "trusted")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
@@ -253,9 +255,9 @@ def _trusted_by_codex(folder: str) -> bool:
 
 def _read_json(path: str) -> dict[str, Any]:
     try:
-        with open(path, encoding="utf-8") as file:
-            # Gemini allows comments there.
-            content = json.loads(re.sub(r"^\s*//.*$", "", file.read(), flags=re.MULTILINE))
+        # Gemini allows comments there.
+        text = read_regular(path, MAX_CONFIG_BYTES, follow=True).decode()
+        content = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
