@@ -186,6 +186,22 @@ def test_a_file_that_cannot_be_used_is_an_error_and_stays_as_it_is(tmp_path: Pat
     assert tmp_path.is_dir()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a link of another user")
+@pytest.mark.parametrize("place", ["s.db", "folder/s.db", "s.db.lock"])
+def test_a_link_that_another_user_has_put_in_the_way_is_not_followed(tmp_path: Path, place: str) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    link = shared / place.split("/")[0]
+    link.symlink_to(victim if place.startswith("folder") else victim / "new")
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(OSError):
+        SessionMap(shared / place.removesuffix(".lock"))
+    assert list(victim.iterdir()) == []
+
+
 def test_a_map_follows_when_its_file_is_replaced(path: Path) -> None:
     """As happens when another process has set it aside."""
     with SessionMap(path) as first, SessionMap(path) as second:
