@@ -14,7 +14,7 @@ import pytest
 
 pytest.register_assert_rewrite("tests.fakes")
 
-from tests.fakes import Gate, wait_until  # noqa: E402 - its asserts are rewritten only if that was asked for before
+from tests.fakes import Container, Gate, wait_until  # noqa: E402 - its asserts are rewritten only if that was asked for before
 
 TEST_VARIABLE = "REMOTECLAW_SYNC_TEST_ID"  # Inherited by whatever a test starts, so that it can be found.
 VOLATILE_VARIABLES = {"PYTEST_CURRENT_TEST", TEST_VARIABLE, "TMPDIR"}
@@ -68,6 +68,17 @@ def gate(tmp_path: Path) -> Iterator[Callable[[], Gate]]:
     yield make
     for one in gates:
         one.close()
+
+
+@pytest.fixture
+def container() -> Iterator[Container]:
+    """For tests of what looks at, or ends, any process of this user."""
+    try:
+        made = Container()
+    except OSError as error:
+        pytest.skip(f"namespace: none for processes can be made here: {error}")
+    with made:
+        yield made
 
 
 def _environment() -> dict[str, str]:

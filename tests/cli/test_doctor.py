@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from remoteclaw_sync.config_files.borrowed import BorrowedConfig, ConfigFile
-from remoteclaw_sync.process.host import host_identity, host_is_gone
+from remoteclaw_sync.process.host import host_identity
 from remoteclaw_sync.runtime import MARKER_PREFIX
 from remoteclaw_sync.testing import write_fake_cli
 from remoteclaw_sync.versions import PACKAGES, installed_version
 from tests.cli.shell import cli, environment
-from tests.fakes import alive, run_host
+from tests.fakes import PATIENCE, Container, run_host, start_host
 from tests.installs import STUBS, npm_install, put_program
 
 BENCH_PACKAGE = Path(__file__).parent.parent / "real_clis" / "package.json"
+TELL_IDENTITY = "from remoteclaw_sync.process.host import *; print(host_identity(), flush=True)"
 
 
 class Machine:
@@ -34,9 +37,10 @@ class Machine:
             folder.mkdir()
         unset = (name for name in os.environ if name.endswith(("_API_KEY", "_TOKEN", "_HOME")))
         self.env = environment(**dict.fromkeys(unset), PATH=str(self.bin), HOME=str(self.home))
+        self.inside: list[str] = []
 
     def doctor(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        return cli("doctor", *arguments, cwd=self.project, env=self.env)
+        return cli("doctor", *arguments, cwd=self.project, env=self.env, inside=self.inside)
 
     def report(self, *arguments: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.doctor("--json", *arguments).stdout)
@@ -314,41 +318,56 @@ def test_git_and_trust_of_the_folder_are_told(machine: Machine) -> None:
 
 
 @pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of a run whose host is gone."""
-    identity = run_host("from remoteclaw_sync.process.host import *; print(host_identity())").strip()
-    assert host_is_gone(identity)
-    with start_sleeper(identity) as process:
-        yield process
-        process.kill()
+def contained(machine: Machine, container: Container) -> Machine:
+    """Its processes are all that the doctor sees and may end: those of the machine that runs the tests are not ours."""
+    machine.inside = container.inside
+    return machine
 
 
-def start_sleeper(identity: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def sleeper(identity: str, container: Container) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A process of a run of that host, and its number in there. It leads a session, as a CLI does."""
     env = {**os.environ, f"{MARKER_PREFIX}0123456789abcdef": identity}
-    code = "print(flush=True); import time; time.sleep(600)"
-    process = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.readline()
-    return process
+    code = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(600)"
+    command = [*container.inside, sys.executable, "-c", code]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        try:
+            yield process, pid
+        finally:
+            container.kill(process)
 
 
-def test_an_orphan_is_found_and_ended_on_request_only(machine: Machine, sleeper: subprocess.Popen[bytes]) -> None:
-    said = machine.doctor().stdout.decode()
-    assert f"process {sleeper.pid} (python" in said
-    assert "doctor --repair" in said
-    assert alive(sleeper.pid)
-    (leftover,) = machine.report("--repair")["leftovers"]
-    assert (leftover["kind"], leftover["repaired"]) == ("process", True)
-    assert not alive(sleeper.pid)
-    assert machine.report()["leftovers"] == []
-
-
-@pytest.mark.parametrize("identity", [host_identity(), "1", "77-1-1", "nonsense"])
-def test_a_process_whose_host_lives_or_is_not_known_is_left_alone(machine: Machine, identity: str) -> None:
-    with start_sleeper(identity) as process:
-        assert machine.report("--repair")["leftovers"] == []
+def test_an_orphan_is_found_and_ended_on_request_only(contained: Machine, container: Container) -> None:
+    dead_host = run_host(TELL_IDENTITY, inside=container.inside).strip()
+    with sleeper(dead_host, container) as (process, pid):
+        said = contained.doctor().stdout.decode()
+        assert f"process {pid} (python" in said
+        assert "doctor --repair" in said
         assert process.poll() is None
-        process.kill()
+        (leftover,) = contained.report("--repair")["leftovers"]
+        assert (leftover["kind"], leftover["repaired"]) == ("process", True)
+        assert process.wait(PATIENCE) == -signal.SIGTERM
+        assert contained.report()["leftovers"] == []
+
+
+def test_a_process_whose_host_lives_is_left_alone(contained: Machine, container: Container) -> None:
+    with start_host(f"{TELL_IDENTITY}; input()", inside=container.inside, stdin=subprocess.PIPE) as host:
+        assert host.stdout is not None
+        with sleeper(host.stdout.readline().strip(), container) as (process, _):
+            assert contained.report("--repair")["leftovers"] == []
+            assert process.poll() is None
+        container.kill(host)
+
+
+@pytest.mark.parametrize("identity", [host_identity(), "1", "77-1-1", "nonsense"], ids=["elsewhere", "1", "77", "word"])
+def test_a_process_whose_host_is_not_known_is_left_alone(
+    identity: str, contained: Machine, container: Container
+) -> None:
+    with sleeper(identity, container) as (process, _):
+        assert contained.report("--repair")["leftovers"] == []
+        assert process.poll() is None
 
 
 def borrow(path: Path) -> BorrowedConfig:
@@ -358,81 +377,81 @@ def borrow(path: Path) -> BorrowedConfig:
     return loan
 
 
-def test_a_config_that_a_dead_host_borrowed_is_found_and_restored(machine: Machine) -> None:
-    settings = machine.project / ".gemini" / "settings.json"
+def test_a_config_that_a_dead_host_borrowed_is_found_and_restored(contained: Machine) -> None:
+    settings = contained.project / ".gemini" / "settings.json"
     settings.parent.mkdir()
     settings.write_text('{"theme": "dark"}')
     borrow(settings).forget_after_fork()  # Lets go of the lock without giving the file back, as death does.
     assert "very-secret" in settings.read_text()
-    (leftover,) = machine.report()["leftovers"]
+    (leftover,) = contained.report()["leftovers"]
     assert (leftover["kind"], leftover["what"], leftover["repaired"]) == ("config", str(settings), None)
     assert "very-secret" in settings.read_text()
-    (leftover,) = machine.report("--repair")["leftovers"]
+    (leftover,) = contained.report("--repair")["leftovers"]
     assert leftover["repaired"] is True
     assert settings.read_text() == '{"theme": "dark"}'
     assert [path.name for path in settings.parent.iterdir()] == ["settings.json"]
-    assert machine.report()["leftovers"] == []
+    assert contained.report()["leftovers"] == []
 
 
-def test_a_config_that_a_live_host_has_borrowed_is_left_alone(machine: Machine) -> None:
-    settings = machine.project / ".gemini" / "settings.json"
+def test_a_config_that_a_live_host_has_borrowed_is_left_alone(contained: Machine) -> None:
+    settings = contained.project / ".gemini" / "settings.json"
     settings.parent.mkdir()
     settings.write_text('{"theme": "dark"}')
     loan = borrow(settings)
-    assert machine.report("--repair")["leftovers"] == []
+    assert contained.report("--repair")["leftovers"] == []
     assert "very-secret" in settings.read_text()
     loan.give_back()
     assert settings.read_text() == '{"theme": "dark"}'
 
 
-def test_a_damaged_journal_is_told_and_nothing_is_touched(machine: Machine) -> None:
-    settings = machine.project / ".gemini" / "settings.json"
+def test_a_damaged_journal_is_told_and_nothing_is_touched(contained: Machine) -> None:
+    settings = contained.project / ".gemini" / "settings.json"
     settings.parent.mkdir()
     settings.write_text("{}")
     journal = settings.with_name("settings.json.remoteclaw-journal")
     journal.write_text("{")
-    (leftover,) = machine.report("--repair")["leftovers"]
+    (leftover,) = contained.report("--repair")["leftovers"]
     assert leftover["repaired"] is False
     assert "damaged journal" in leftover["problem"]
     assert (settings.read_text(), journal.read_text()) == ("{}", "{")
 
 
 @pytest.mark.parametrize("content", ['{"existed": true, "created_folder": false, "merged_sha256": "0"}', "[]", "null"])
-def test_a_forged_or_partial_journal_is_told_and_the_rest_is_put_right(machine: Machine, content: str) -> None:
-    settings = machine.project / ".gemini" / "settings.json"
-    opencode = machine.project / ".opencode" / "opencode.json"
+def test_a_forged_or_partial_journal_is_told_and_the_rest_is_put_right(contained: Machine, content: str) -> None:
+    settings = contained.project / ".gemini" / "settings.json"
+    opencode = contained.project / ".opencode" / "opencode.json"
     for path in (settings, opencode):
         path.parent.mkdir()
         path.write_text("{}")
     settings.with_name("settings.json.remoteclaw-journal").write_text(content)
     settings.with_name("settings.json.remoteclaw-backup").write_text("{ }")
     borrow(opencode).forget_after_fork()
-    damaged, put_right = machine.report("--repair")["leftovers"]
+    damaged, put_right = contained.report("--repair")["leftovers"]
     assert (damaged["what"], damaged["repaired"]) == (str(settings), False)
     assert "damaged journal" in damaged["problem"]
     assert (put_right["what"], put_right["repaired"]) == (str(opencode), True)
     assert (settings.read_text(), opencode.read_text()) == ("{}", "{}")
 
 
-def test_a_journal_that_is_a_link_to_a_device_is_told_and_not_read(machine: Machine) -> None:
-    settings = machine.project / ".gemini" / "settings.json"
+def test_a_journal_that_is_a_link_to_a_device_is_told_and_not_read(contained: Machine) -> None:
+    settings = contained.project / ".gemini" / "settings.json"
     settings.parent.mkdir()
     journal = settings.with_name("settings.json.remoteclaw-journal")
     journal.symlink_to("/dev/zero")
-    (leftover,) = machine.report("--repair")["leftovers"]
+    (leftover,) = contained.report("--repair")["leftovers"]
     assert leftover["repaired"] is False
     assert journal.name in leftover["problem"]
     assert journal.is_symlink()
 
 
-def test_a_user_s_own_file_in_the_temporary_folder_is_never_removed(machine: Machine) -> None:
+def test_a_user_s_own_file_in_the_temporary_folder_is_never_removed(contained: Machine) -> None:
     tmp = Path(tempfile.gettempdir())
     own = [tmp / name for name in ("remoteclaw-sync-2024-11-18.md", "remoteclaw-1-2-3.txt", "remoteclaw-gw-notes")]
     for path in own:
         path.write_text("mine")
         os.utime(path, (0, 0))
     try:
-        assert machine.report("--repair")["leftovers"] == []
+        assert contained.report("--repair")["leftovers"] == []
         assert all(path.read_text() == "mine" for path in own)
     finally:
         for path in own:
