@@ -114,7 +114,7 @@ def test_a_secret_of_the_hosts_own_environment_is_not_told() -> None:
         ({"PATH": "/opt/keys:/usr/bin"}, "no such file in /usr/bin"),
     ],
 )
-def test_what_is_no_secret_is_told(env: dict[str, str], text: str) -> None:
+def test_what_is_no_secret_is_told(env: dict[str, str | None], text: str) -> None:
     assert redacted(text, env) == text
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from remoteclaw_sync.process.child import ChildProcess
 from remoteclaw_sync.process.fallback import PortableBackend
-from remoteclaw_sync.process.launch import Launch
+from remoteclaw_sync.process.launch import Setup
 from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished, quick_command, wait_until
 
 BIG = "x" * 5_000_000
@@ -20,8 +20,8 @@ DONE: list[Any] = ["line", {"type": "done"}]
 
 
 class Portable(FakeRuntime):
-    def new_child(self, launch: Launch) -> ChildProcess:
-        return ChildProcess(launch, PortableBackend)
+    def new_child(self, setup: Setup) -> ChildProcess:
+        return ChildProcess(setup, PortableBackend)
 
 
 def test_an_answer_arrives() -> None:

@@ -131,7 +131,8 @@ def nested(depth: int) -> dict[str, Any]:
 @pytest.mark.parametrize("depth", [300, 600, 5_000, 100_000])
 @pytest.mark.parametrize("detach", [True, False])
 def test_a_tools_input_may_be_nested_as_deep_as_it_likes(depth: int, detach: bool, registry: Runs) -> None:
-    events = [AgentTextEvent("a"), AgentToolUseEvent("t", "1", nested(depth)), AgentTextEvent("b"), DONE]
+    tool = AgentToolUseEvent("t", "1", nested(depth))
+    events: list[AgentEvent] = [AgentTextEvent("a"), tool, AgentTextEvent("b"), DONE]
     blocks = list(sse(events, detach=detach, registry=registry))
     assert [block.split(b"\n")[1] for block in blocks] == [
         b"event: text",
@@ -205,7 +206,12 @@ def test_close_ends_a_silent_agent(verb: str, gate: GateMaker, registry: Runs) -
 def test_close_from_another_thread_ends_one_who_waits(gate: GateMaker, registry: Runs) -> None:
     there = gate()
     stream = sse(FakeRuntime(["notify", there.path], ["hang"]).start("hi"), registry=registry)
-    closer = threading.Thread(target=lambda: (there.wait(), stream.close()))
+
+    def close() -> None:
+        there.wait()
+        stream.close()
+
+    closer = threading.Thread(target=close)
     closer.start()
     assert list(stream) == []
     closer.join()
