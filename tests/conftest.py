@@ -20,7 +20,23 @@ from tests.fakes import Container, Gate, wait_until  # noqa: E402 - its asserts 
 TEST_VARIABLE = "REMOTECLAW_SYNC_TEST_ID"  # Inherited by whatever a test starts, so that it can be found.
 VOLATILE_VARIABLES = {"PYTEST_CURRENT_TEST", TEST_VARIABLE, "TMPDIR"}
 LEAK_PATIENCE = 8.0  # Seconds for what ends by itself: a polling thread a second, a guard process two.
+LONG = ("slow", "real_cli")
+TESTS = Path(__file__).resolve().parent
 HAS_PROC = os.path.exists("/proc/self/environ")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the whole suite, run what takes little time, unless `-m` says otherwise. A file that is named runs whole."""
+    if config.option.markexpr or not _whole_suite_is_asked_for(config):
+        return
+    long = {item for item in items if any(item.get_closest_marker(name) for name in LONG)}
+    config.hook.pytest_deselected(items=list(long))
+    items[:] = [item for item in items if item not in long]
+
+
+def _whole_suite_is_asked_for(config: pytest.Config) -> bool:
+    asked_for = (config.invocation_params.dir / argument.partition("::")[0] for argument in config.args)
+    return any(TESTS.is_relative_to(path.resolve()) for path in asked_for)
 
 
 @pytest.fixture(scope="session")

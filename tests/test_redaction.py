@@ -354,6 +354,7 @@ def test_a_secret_that_is_written_as_a_number_is_not_kept() -> None:
     assert json.loads(Scrubber([], ["123456789"])('{"pin": 123456789}')) == {"pin": 0}
 
 
+@pytest.mark.slow
 def test_a_prompt_of_megabytes_is_recognised() -> None:
     prompt = " ".join(f"word{number}" for number in range(300_000))
     scrub = Scrubber([prompt], [])

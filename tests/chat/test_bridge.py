@@ -472,6 +472,7 @@ def check_chats(state: Path, chats: int, turns: int) -> None:
         assert len({session for _, session, _ in entries}) == 1
 
 
+@pytest.mark.slow
 def test_forty_chats_at_once_are_answered_in_order_and_each_in_its_own_session(make: Any, state: Path) -> None:
     bridge = make(FakeAgent(state))
     chats, turns = 40, 3
@@ -533,6 +534,7 @@ WORKER = """
 """
 
 
+@pytest.mark.slow
 def test_four_worker_processes_share_a_session_map_without_losing_or_mixing_anything(
     state: Path, tmp_path: Path
 ) -> None:
@@ -569,6 +571,7 @@ def test_four_worker_processes_share_a_session_map_without_losing_or_mixing_anyt
     check_chats(state, chats, turns)
 
 
+@pytest.mark.slow
 def test_two_processes_never_run_one_conversation_at_once(state: Path, tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
     workers = [start_host(WORKER, str(state), str(path), stdin=-1, cwd=os.getcwd()) for _ in range(3)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -9,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from remoteclaw_sync.cli import main
 from remoteclaw_sync.config_files.borrowed import BorrowedConfig, ConfigFile
 from remoteclaw_sync.process.host import host_identity
 from remoteclaw_sync.runtime import MARKER_PREFIX
@@ -39,11 +42,18 @@ class Machine:
         self.env = environment(**dict.fromkeys(unset), PATH=str(self.bin), HOME=str(self.home))
         self.inside: list[str] = []
 
-    def doctor(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        return cli("doctor", *arguments, cwd=self.project, env=self.env, inside=self.inside)
+    def doctor(self, *arguments: str) -> tuple[int, str]:
+        """Its exit code and what it prints."""
+        if self.inside:
+            done = cli("doctor", *arguments, cwd=self.project, env=self.env, inside=self.inside)
+            return done.returncode, done.stdout.decode()
+        # In this process, which saves four fifths of the time.
+        with mock.patch.dict(os.environ, self.env, clear=True), contextlib.chdir(self.project):
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                return main(["doctor", *arguments]), printed.getvalue()
 
     def report(self, *arguments: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.doctor("--json", *arguments).stdout)
+        found: dict[str, Any] = json.loads(self.doctor("--json", *arguments)[1])
         return found
 
     def provider(self, name: str) -> dict[str, Any]:
@@ -60,18 +70,17 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_with_nothing_installed_it_fails_and_says_what_to_do(machine: Machine) -> None:
-    done = machine.doctor()
-    said = done.stdout.decode()
-    assert done.returncode == 1
+    code, said = machine.doctor()
+    assert code == 1
     assert "not installed: npm install -g @openai/codex" in said
     assert "remoteclaw-sync demo" in said
 
 
 def test_a_cli_is_found_with_its_version_which_is_compared_with_the_tested_one(machine: Machine) -> None:
     fake = write_fake_cli(machine.bin, "codex")
-    done = machine.doctor()
-    assert done.returncode == 0
-    assert f"{PACKAGES['codex'][1]} (tested), {fake.path}" in done.stdout.decode()
+    code, said = machine.doctor()
+    assert code == 0
+    assert f"{PACKAGES['codex'][1]} (tested), {fake.path}" in said
     found = machine.provider("codex")
     assert (found["path"], found["tested"], found["problem"]) == (fake.path, True, None)
 
@@ -88,7 +97,7 @@ def test_a_program_that_cannot_say_its_version_cannot_run(machine: Machine) -> N
     program = machine.bin / "gemini"
     program.write_text("#!/bin/sh\necho broken >&2\nexit 7\n")
     program.chmod(0o755)
-    assert machine.doctor().returncode == 1
+    assert machine.doctor()[0] == 1
     assert "exit code 7" in machine.provider("gemini")["problem"]
 
 
@@ -143,9 +152,9 @@ def test_a_version_that_is_too_old_cannot_run_and_the_needed_one_is_named(
         machine.env["PATH"] = str(npm_install(tmp_path / "npm", provider, version, "#!/bin/sh\n").parent)
     else:
         put_program(machine.bin / provider, says_version(version))
-    done = machine.doctor()
-    assert done.returncode == 1
-    assert f"{version} ({words})" in done.stdout.decode()
+    code, said = machine.doctor()
+    assert code == 1
+    assert f"{version} ({words})" in said
     found = machine.provider(provider)
     assert (found["can_run"], found["standing"], found["problem"]) == (False, "too old", words)
 
@@ -165,9 +174,9 @@ def test_a_version_is_told_how_it_stands_to_the_tested_ones(
     provider: str, version: str, words: str, machine: Machine
 ) -> None:
     put_program(machine.bin / provider, says_version(version))
-    done = machine.doctor()
-    assert done.returncode == 0
-    assert f"{version} ({words})" in done.stdout.decode()
+    code, said = machine.doctor()
+    assert code == 0
+    assert f"{version} ({words})" in said
 
 
 @pytest.mark.parametrize(
@@ -186,7 +195,7 @@ def test_which_opencode_is_there_is_told(
         machine.env["PATH"] = str(link.parent)
     else:
         put_program(machine.bin / "opencode", says_version(f"opencode v{version}"))
-    assert said in machine.doctor().stdout.decode()
+    assert said in machine.doctor()[1]
     found = machine.provider("opencode")
     assert (found["version"], found["package"]) == (version, package if from_npm else None)
     # Nothing of ours has run on OpenCode 2.
@@ -199,9 +208,8 @@ def test_a_cli_that_is_not_on_path_is_found_where_its_installer_put_it(machine: 
     link = machine.home / ".local" / "bin" / "claude"
     link.parent.mkdir()
     link.symlink_to(share)
-    done = machine.doctor()
-    said = done.stdout.decode()
-    assert done.returncode == 1
+    code, said = machine.doctor()
+    assert code == 1
     assert f"not on PATH: {link}, 2.1.300" in said
     assert f"put {link.parent} on PATH" in said
     assert "@anthropic-ai/claude-code" not in said
@@ -214,7 +222,7 @@ def test_a_second_install_on_path_is_listed_with_its_version(machine: Machine, t
     put_program(machine.bin / "codex", says_version("0.169.0"))
     second = npm_install(tmp_path / "npm", "codex", "0.150.0", "#!/bin/sh\n")
     machine.env["PATH"] = f"{machine.bin}:{second.parent}:{machine.bin}"
-    assert f"also on PATH: {second}, 0.150.0 (in the tested range" in machine.doctor().stdout.decode()
+    assert f"also on PATH: {second}, 0.150.0 (in the tested range" in machine.doctor()[1]
     found = machine.provider("codex")
     assert (found["path"], found["started"]) == (str(machine.bin / "codex"), str(machine.bin / "codex"))
     assert [(other["path"], other["version"]) for other in found["others"]] == [(str(second), "0.150.0")]
@@ -226,9 +234,8 @@ def test_a_broken_install_before_a_good_one_is_named_and_the_good_one_is_what_ru
     broken = put_program(machine.bin / "claude", "#!/opt/gone/node\n")
     good = write_fake_cli(tmp_path / "good", "claude", "hello from the good one")
     machine.env["PATH"] = f"{machine.bin}:{good.folder}"
-    done = machine.doctor()
-    said = done.stdout.decode()
-    assert done.returncode == 0
+    code, said = machine.doctor()
+    assert code == 0
     assert f"{broken} needs Node.js: '/opt/gone/node'" in said
     assert f"also on PATH: {good.path}, {PACKAGES['claude'][1]} (tested); this is the one that runs start" in said
     ran = cli("run", "--provider", "claude", "hi", cwd=machine.project, env=machine.env)
@@ -239,7 +246,7 @@ def test_a_program_that_env_cannot_start_is_not_passed_over(machine: Machine, tm
     put_program(machine.bin / "gemini", "#!/usr/bin/env node\n")
     good = write_fake_cli(tmp_path / "good", "gemini")
     machine.env["PATH"] = f"{machine.bin}:{good.folder}"
-    assert machine.doctor().returncode == 1
+    assert machine.doctor()[0] == 1
     found = machine.provider("gemini")
     assert (found["can_run"], found["started"]) == (False, str(machine.bin / "gemini"))
     assert [other["path"] for other in found["others"]] == [good.path]
@@ -248,14 +255,13 @@ def test_a_program_that_env_cannot_start_is_not_passed_over(machine: Machine, tm
 def test_npms_gemini_without_node_cannot_run_whatever_its_version(machine: Machine, tmp_path: Path) -> None:
     link = npm_install(tmp_path / "npm", "gemini", PACKAGES["gemini"][1], "#!/usr/bin/env node\n")
     machine.env["PATH"] = str(link.parent)
-    done = machine.doctor()
-    said = done.stdout.decode()
-    assert done.returncode == 1
+    code, said = machine.doctor()
+    assert code == 1
     assert "(tested)" not in said
     assert "needs Node" in said
     put_program(machine.bin / "node", "#!/bin/sh\n")
     machine.env["PATH"] += f":{machine.bin}"
-    assert machine.doctor().returncode == 0
+    assert machine.doctor()[0] == 0
 
 
 def test_a_wrapper_that_finds_no_node_is_told_to_need_it(machine: Machine) -> None:
@@ -270,10 +276,10 @@ def test_a_placeholder_of_npms_cannot_run_and_the_script_to_run_is_named(
     script, stub = STUBS[provider]
     link = npm_install(tmp_path / "npm", provider, PACKAGES[provider][1], stub)
     machine.env["PATH"] = str(link.parent)
-    done = machine.doctor()
-    assert done.returncode == 1
-    assert f"run: node {link.resolve().parent.parent / script}" in done.stdout.decode()
-    assert f"{PACKAGES[provider][1]} (cannot run)" in done.stdout.decode()
+    code, said = machine.doctor()
+    assert code == 1
+    assert f"run: node {link.resolve().parent.parent / script}" in said
+    assert f"{PACKAGES[provider][1]} (cannot run)" in said
 
 
 def test_with_nothing_on_path_a_run_names_what_is_installed_elsewhere(machine: Machine) -> None:
@@ -290,7 +296,7 @@ def test_a_login_is_found_but_never_shown(machine: Machine) -> None:
     (machine.home / ".codex").mkdir()
     (machine.home / ".codex" / "auth.json").write_text('{"token": "very-secret"}')
     for arguments in ((), ("--json",)):
-        said = machine.doctor(*arguments).stdout.decode()
+        said = machine.doctor(*arguments)[1]
         assert "very-secret" not in said
         assert "ANTHROPIC_API_KEY is set" in said
         assert str(machine.home / ".codex" / "auth.json") in said
@@ -300,7 +306,7 @@ def test_a_login_is_found_but_never_shown(machine: Machine) -> None:
 def test_no_login_is_told(machine: Machine) -> None:
     write_fake_cli(machine.bin, "gemini")
     assert machine.provider("gemini")["login"] is None
-    assert "login: none found" in machine.doctor().stdout.decode()
+    assert "login: none found" in machine.doctor()[1]
 
 
 def test_git_and_trust_of_the_folder_are_told(machine: Machine) -> None:
@@ -324,7 +330,7 @@ def contained(machine: Machine, container: Container) -> Machine:
     return machine
 
 
-@contextmanager
+@contextlib.contextmanager
 def sleeper(identity: str, container: Container) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A process of a run of that host, and its number in there. It leads a session, as a CLI does."""
     env = {**os.environ, f"{MARKER_PREFIX}0123456789abcdef": identity}
@@ -342,7 +348,7 @@ def sleeper(identity: str, container: Container) -> Iterator[tuple[subprocess.Po
 def test_an_orphan_is_found_and_ended_on_request_only(contained: Machine, container: Container) -> None:
     dead_host = run_host(TELL_IDENTITY, inside=container.inside).strip()
     with sleeper(dead_host, container) as (process, pid):
-        said = contained.doctor().stdout.decode()
+        said = contained.doctor()[1]
         assert f"process {pid} (python" in said
         assert "doctor --repair" in said
         assert process.poll() is None
