@@ -407,7 +407,7 @@ def with_renamed_blocks(source: str) -> str:
     lines = [json.loads(line) for line in source.splitlines()]
     for line in lines:
         block = (line.get("event") or {}).get("content_block") or {}
-        block["type"] = RENAMED.get(block.get("type"), block.get("type"))
+        block["type"] = RENAMED.get(str(block.get("type")), block.get("type"))
     return "\n".join(map(json.dumps, lines))
 
 

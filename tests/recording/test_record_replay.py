@@ -405,6 +405,7 @@ def test_a_fifo_that_somebody_reads_gets_the_recording(tmp_path: Path) -> None:
         os.close(reader)
 
 
+@pytest.mark.slow
 def test_a_fifo_whose_reader_has_stopped_reading_holds_up_neither_run_nor_abort(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)

@@ -335,4 +335,4 @@ def test_a_line_of_text_is_an_ordinary_event(provider: str) -> None:
     assert hash(events[-1]) == hash(AgentTextEvent("TEXT"))
     assert events[-1].to_dict() == {"type": "text", "text": "TEXT"}
     with pytest.raises(AttributeError):
-        events[-1].text = "changed"  # type: ignore[misc, union-attr]
+        events[-1].text = "changed"  # type: ignore[misc]
