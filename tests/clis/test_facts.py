@@ -85,10 +85,10 @@ def spellings() -> set[str]:
 
 def said_in_code(tree: ast.Module) -> Iterator[str]:
     """Names and strings of a module: what it does, without its documentation (docstrings, comments, examples)."""
-    documentation = {id(node.body[0].value) for node in ast.walk(tree) if has_docstring(node)}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith("EXAMPLES"):
-            documentation.add(id(node.value))
+    documentation = {id(docstring) for node in ast.walk(tree) for docstring in docstrings(node)}
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]).endswith("EXAMPLES"):
+            documentation.add(id(statement.value))
     for node in ast.walk(tree):
         match node:
             case ast.Constant(value=str() as text) if id(node) not in documentation:
@@ -103,9 +103,12 @@ def said_in_code(tree: ast.Module) -> Iterator[str]:
                 yield name
 
 
-def has_docstring(node: ast.AST) -> bool:
-    documented = ast.Module | ast.ClassDef | ast.FunctionDef
-    return isinstance(node, documented) and ast.get_docstring(node) is not None
+def docstrings(node: ast.AST) -> Iterator[ast.expr]:
+    """The one of a module, a class or a function, if it has one."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+        first = node.body[0]
+        assert isinstance(first, ast.Expr)
+        yield first.value
 
 
 def test_the_look_at_code_sees_names_and_strings_and_not_documentation() -> None:
