@@ -46,7 +46,7 @@ FLOORS = {
     "chat": "bell conversation database delivery < places < keeper < turns < sessions < bridge",
     "cli": "help server_folder strangers terminal_text < arguments leftovers probe status_line"
     " < completion dispatch views < doctor mcp_options serve show < replay run < providers",
-    "clis": "facts < dialect fake mcp_entries < registry",
+    "clis": "facts < dialect fake mcp_entries shared < registry",
     "clis.claude": "facts < fake mcp messages < runtime",
     "clis.codex": "facts < fake items mcp rollout stderr < runtime",
     "clis.gemini": "facts < failures fake mcp prompt sessions < runtime",
@@ -54,8 +54,8 @@ FLOORS = {
     "config_files": "jsonc private_file < config_edit < borrowed",
     "demo": "agent < runtime",
     "engine": "agent_run classify interpreter resources startup < python_tools verdict < adapter < setup < turn",
-    "process": "clocks ending environment greenlets host life live_children native program tag"
-    " < abort_listener launch sweep < spawn_errors < fallback posix < child",
+    "process": "clocks ending environment greenlets host life native program tag"
+    " < abort_listener launch live_children sweep < spawn_errors < fallback posix < child",
     "recording": "file < recorder < replay",
     "redaction": "known letters < secrets < prompts < scrubber",
     "tool_server": "docstrings relay schema < __main__ tools < messaging protocol < server",
@@ -218,6 +218,11 @@ def test_the_ground_knows_nothing_of_the_package() -> None:
     for module in module_names():
         if layer(module) == 0:
             assert {layer(target) for target in internal(module)} <= {0}, module
+
+
+def test_one_module_alone_asks_the_system_to_be_told_of_forks() -> None:
+    asking = {module for module in module_names() if "register_at_fork(" in source_of(module).read_text("utf-8")}
+    assert asking == {"process.host"}
 
 
 def test_there_are_no_import_cycles() -> None:

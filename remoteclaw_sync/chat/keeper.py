@@ -21,6 +21,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from ..process.host import after_fork
 from .bell import Bell
 from .database import IN_MEMORY, Database
 from .places import Line, Place
@@ -183,5 +184,4 @@ def _forget_all() -> None:
 
 
 atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+after_fork(_forget_all)

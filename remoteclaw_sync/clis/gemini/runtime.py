@@ -32,6 +32,7 @@ from ...versions import Standing, standing, support_of
 from ...wire.fields import Message, integer, mapping, plain_text, strings, text, wording
 from ..dialect import DialectRuntime
 from ..mcp_entries import Hideaway, Servers, check_distinct
+from ..shared import check_is_file
 from .facts import FACTS, home_folder, settings_file
 from .failures import (
     NOT_ASKED,
@@ -434,8 +435,7 @@ def _denial_reason(tool: str, error_type: str, output: str) -> str | None:
 
 
 def _check_image(field: str, path: Path) -> None:
-    if not path.is_file():
-        raise ValueError(f"{field}: {'not a regular file' if path.exists() else 'no such file'}: {path}")
+    check_is_file(field, path)
     if path.suffix.lower() not in IMAGE_SUFFIXES:
         known = ", ".join(sorted(IMAGE_SUFFIXES))
         raise ValueError(f"{field}: gemini knows an image by its name, which must end in one of {known}: {path}")

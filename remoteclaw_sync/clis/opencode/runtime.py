@@ -29,6 +29,7 @@ from ...types import (
 )
 from ...wire.fields import Message, integer, items, mapping, number, strings, text
 from ..dialect import DialectRuntime, McpConfigMode, check_mcp_config
+from ..shared import check_is_file, prompt_with_its_bom
 from . import config as opencode_config
 from . import errors as reported
 from . import mcp as opencode_mcp
@@ -59,7 +60,6 @@ BYPASS_BY_RULES = (
 REJECTED = "rejected permission"  # Nobody could answer: OpenCode ends the turn.
 RULED_OUT = "specified a rule which prevents"  # A rule of the user's config: it goes on.
 INVALID_TOOL = "invalid"
-BOM = "\ufeff"
 
 
 class OpenCodeOptions(CliOptions, total=False):
@@ -138,9 +138,7 @@ class OpenCodeCliRuntime(DialectRuntime):
         """Raises ValueError for an image that is no file, and for servers that OpenCode cannot tell apart."""
         opencode_mcp.check_names(params.mcp_servers)
         for index, image in enumerate(params.images):
-            if not os.path.isfile(image):
-                what = "is not a regular file" if os.path.exists(image) else "does not exist"
-                raise ValueError(f"images[{index}]: {os.fspath(image)!r} {what}")
+            check_is_file(f"images[{index}]", image)
 
     def prepare(self, params: AgentExecuteParams, resources: RunResources) -> Launch:
         environment = _environment(params)
@@ -226,8 +224,7 @@ class OpenCodeCliRuntime(DialectRuntime):
 
     def stdin_data(self, params: AgentExecuteParams) -> bytes:
         """The prompt; with a second byte order mark before a first, because OpenCode takes one away."""
-        prompt = params.prompt
-        return (BOM + prompt if prompt.startswith(BOM) else prompt).encode()
+        return prompt_with_its_bom(params.prompt)
 
     # --- what the CLI says -----------------------------------------------------------------------------------
 
