@@ -113,10 +113,7 @@ def spellings() -> set[str]:
 
 def said_in_code(tree: ast.Module) -> Iterator[str]:
     """Names and strings of a module: what it does, without its documentation (docstrings, comments, examples)."""
-    documentation = {id(node.body[0].value) for node in ast.walk(tree) if has_docstring(node)}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith("EXAMPLES"):
-            documentation.add(id(node.value))
+    documentation = {id(text) for text in documentation_in(tree)}
     for node in ast.walk(tree):
         match node:
             case ast.Constant(value=str() as text) if id(node) not in documentation:
@@ -131,9 +128,15 @@ def said_in_code(tree: ast.Module) -> Iterator[str]:
                 yield name
 
 
-def has_docstring(node: ast.AST) -> bool:
-    documented = ast.Module | ast.ClassDef | ast.FunctionDef
-    return isinstance(node, documented) and ast.get_docstring(node) is not None
+def documentation_in(tree: ast.Module) -> Iterator[ast.expr]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Module(body=[ast.Expr(value=text), *_]) | ast.ClassDef(body=[ast.Expr(value=text), *_]):
+                yield text
+            case ast.FunctionDef(body=[ast.Expr(value=text), *_]):
+                yield text
+            case ast.Assign(targets=[ast.Name(id=name)], value=text) if name.endswith("EXAMPLES"):
+                yield text
 
 
 def test_the_look_at_code_sees_names_and_strings_and_not_documentation() -> None:
