@@ -70,9 +70,11 @@ if TYPE_CHECKING:
     from .clis.opencode.runtime import OpenCodeCliRuntime as OpenCodeCliRuntime
     from .clis.registry import classify_error as classify_error
     from .engine.agent_run import AgentRun as AgentRun
-    from .engine.interpreter import Extracted as Extracted
+    from .engine.dialect import Extracted as Extracted
+    from .engine.outcome import Closing as Closing
+    from .engine.outcome import Ended as Ended
+    from .engine.outcome import RunOutcome as RunOutcome
     from .engine.resources import RunResources as RunResources
-    from .engine.verdict import RunOutcome as RunOutcome
     from .factory import SUPPORTED_PROVIDERS as SUPPORTED_PROVIDERS
     from .factory import create_cli_runtime as create_cli_runtime
     from .recording.recorder import Recording as Recording
@@ -90,10 +92,12 @@ _LAZY = {
     "CLIRuntimeBase": ".runtime",
     "ChannelBridge": ".chat.bridge",
     "ClaudeCliRuntime": ".clis.claude.runtime",
+    "Closing": ".engine.outcome",
     "CodexCliRuntime": ".clis.codex.runtime",
     "Conversation": ".chat.sessions",
     "CronJob": ".tool_server.messaging",
-    "Extracted": ".engine.interpreter",
+    "Ended": ".engine.outcome",
+    "Extracted": ".engine.dialect",
     "Gateway": ".tool_server.server",
     "GatewayTools": ".tool_server.messaging",
     "GeminiCliRuntime": ".clis.gemini.runtime",
@@ -103,7 +107,7 @@ _LAZY = {
     "ReplayRuntime": ".recording.replay",
     "RetryPolicy": ".chat.bridge",
     "Route": ".chat.bridge",
-    "RunOutcome": ".engine.verdict",
+    "RunOutcome": ".engine.outcome",
     "RunResources": ".engine.resources",
     "SUPPORTED_PROVIDERS": ".factory",
     "SessionMap": ".chat.sessions",
@@ -134,9 +138,11 @@ __all__ = [
     "ChannelBridge",
     "ChannelMessage",
     "ClaudeCliRuntime",
+    "Closing",
     "CodexCliRuntime",
     "Conversation",
     "CronJob",
+    "Ended",
     "ErrorCode",
     "ErrorSubtype",
     "Extracted",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import glob
-import json
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
+from ._json import read_object
 from .clis.facts import CliFacts, Support
 
 VERSION = re.compile(r"\d+\.\d+\.\d+(?:-[\w.]+)?")
@@ -68,12 +68,8 @@ def _is_of_product(folder: str, names: set[str]) -> bool:
 
 
 def _package_in(folder: str, names: list[str]) -> Installation | None:
-    try:
-        with open(os.path.join(folder, "package.json"), encoding="utf-8") as file:
-            package = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(package, dict) or package.get("name") not in names:
+    package = read_object(os.path.join(folder, "package.json"))
+    if package.get("name") not in names:
         return None
     version = package.get("version")
     return Installation(package["name"], version) if isinstance(version, str) else None

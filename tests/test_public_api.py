@@ -197,7 +197,7 @@ def test_a_recipe_imports_only_what_is_public(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "hook", ["build_args", "build_env", "extract_event", "check_params", "stdin_data", "enter_run", "enrich_result"]
+    "hook", ["build_args", "build_env", "extract_event", "check_params", "stdin_data", "enter_run", "at_exit"]
 )
 def test_all_types_that_the_author_of_a_runtime_has_to_name_are_public(hook: str) -> None:
     annotations = inspect.get_annotations(getattr(remoteclaw_sync.CLIRuntimeBase, hook))

@@ -697,7 +697,7 @@ def test_a_failed_run_shows_its_cause_and_keeps_its_evidence() -> None:
     assert error.result is FULL_RESULT
 
 
-@pytest.mark.parametrize("depth", [600, 5_000, 100_000])
+@pytest.mark.parametrize("depth", [600, 5_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_an_input_nested_deeper_than_python_recurses_has_a_plain_form(depth: int) -> None:
     inner: Any = ("bottom",)
     for _ in range(depth):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from remoteclaw_sync import create_cli_runtime
 from remoteclaw_sync.clis.registry import all_facts, facts_of
+from remoteclaw_sync.testing import write_fake_cli
 from remoteclaw_sync.versions import (
     Installation,
     Standing,
@@ -146,6 +150,15 @@ def test_a_package_json_that_makes_no_sense_tells_nothing(manifest: str, tmp_pat
 
 
 # --- where else -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_package_json_that_is_no_file_is_not_read(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """The program may be one of a repository that was checked out."""
+    make(tmp_path / "package.json")
+    cli = write_fake_cli(tmp_path, "opencode", "OK")
+    assert installed_version(facts_of("opencode"), cli.path, None) is None
+    assert create_cli_runtime("opencode", command=cli.path).run("hi").text == "OK"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from ..config_files.borrowed import checkout_of
 from ..engine.startup import missing_program
 from ..process.child import ChildProcess
 from ..process.host import host_identity
-from ..process.launch import Launch
+from ..process.launch import Launch, Limits
 from ..process.program import defect_of, programs_on_path
 from ..runtime import MARKER_PREFIX
 from ..versions import VERSION, Standing, found_elsewhere, installation, standing, support_of
@@ -133,9 +133,7 @@ def ask_version(path: str, env: Mapping[str, str]) -> tuple[str | None, str | No
             cwd="/",
             stdin=b"",
             marker=marker,
-            timeout=None,
-            tool_timeout=None,
-            deadline=PROBE_SECONDS,
+            limits=Limits(wall_clock=PROBE_SECONDS),
             linger=1.0,
             max_pending_bytes=MAX_ANSWER,
         )
@@ -143,7 +141,7 @@ def ask_version(path: str, env: Mapping[str, str]) -> tuple[str | None, str | No
     child.start()
     try:
         answer = b""
-        while (chunk := child.next_chunk()) is not None:
+        while (chunk := child.receive()) is not None:
             answer = (answer + chunk)[:MAX_ANSWER]
     finally:
         child.close()

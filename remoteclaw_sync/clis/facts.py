@@ -15,6 +15,8 @@ from ..types import ErrorSubtype
 
 Environment = Mapping[str, str | None]
 
+MAX_CONFIG_BYTES = 1 << 24  # Of a file that a fact is looked up in; one that is larger is not a config file.
+
 
 @attrs.frozen(kw_only=True)
 class Support:

@@ -1,10 +1,9 @@
-"""What is known of a run beside its events, and the verdict at its end."""
+"""The verdict at the end of a turn, from all that is known of it."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from typing import Literal
 
 import attrs
 
@@ -12,8 +11,9 @@ from .. import errors
 from ..process.ending import EndReason
 from ..process.launch import SpawnFailure
 from ..process.spawn_errors import lacks_interpreter
-from ..types import AgentErrorEvent, AgentUsage, ErrorSubtype, PermissionDenial
+from ..types import AgentErrorEvent, ErrorSubtype
 from .classify import classify_error
+from .outcome import RunOutcome
 
 STDERR_IN_MESSAGE = 2_000  # Characters of the stderr tail that an error message quotes.
 
@@ -25,36 +25,6 @@ SPAWN_SUBTYPES: dict[str, ErrorSubtype] = {
     errors.MCP_CONFIG_ERROR: "config",
     errors.SESSION_NOT_FOUND: "session_not_found",
 }
-
-
-@attrs.define
-class RunOutcome:
-    """Filled by a runtime while its CLI talks; `terminal` is the CLI's own last word on the run."""
-
-    terminal: Literal["success", "failure"] | None = None
-    error_subtype: ErrorSubtype | None = None
-    session_id: str | None = None
-    usage: AgentUsage | None = None
-    total_cost_usd: float | None = None
-    api_duration_ms: float | None = None
-    num_turns: int | None = None
-    stop_reason: str | None = None
-    permission_denials: list[PermissionDenial] = attrs.field(factory=list)
-
-    def succeed(self) -> None:
-        """The CLI says that all went well (again, if it has more than one turn)."""
-        self.terminal = "success"
-        self.error_subtype = None
-
-    def fail(self, error_subtype: ErrorSubtype | None = None) -> None:
-        """The CLI says that the run failed."""
-        self.terminal = "failure"
-        self.error_subtype = error_subtype
-
-    def reopen(self) -> None:
-        """The CLI goes on after what looked like its last word."""
-        self.terminal = None
-        self.error_subtype = None
 
 
 @attrs.frozen(kw_only=True)

@@ -14,6 +14,7 @@ import select
 import signal
 import subprocess
 import threading
+from collections import deque
 from typing import Any
 
 from .. import errors
@@ -59,7 +60,9 @@ class PosixBackend:
         self._diagnostics = diagnostics
         self._fds: set[int] = set()
         self._poll = new_poll()
-        self._stdin_left = memoryview(launch.stdin)
+        self._unsent: deque[memoryview] = deque()
+        self._stdin_ends = False  # After what is unsent.
+        self.unsent_bytes = 0
         self._stdin = self._events_fd = self._diagnostics_fd = self._pidfd = -1
         self._reading = False
         self._tag = new_tag()
@@ -116,7 +119,7 @@ class PosixBackend:
         self._poll.register(self._wake_out, select.POLLIN)
         self._poll.register(self._diagnostics_fd, select.POLLIN)
         self.resume_reading()
-        self._write_stdin()
+        self.send(self._launch.stdin, last=not self._launch.stdin_stays_open)
 
     def _pipe(self, *, enlarge: bool = False) -> tuple[int, int]:
         # Popen's own PIPE leaks descriptors on Python 3.11 and 3.12 when they run out half-way.
@@ -227,25 +230,46 @@ class PosixBackend:
             self.pause_reading()
             self.events_ended = True
 
+    def send(self, data: bytes, *, last: bool) -> None:
+        """Write this to stdin, now or when the pipe takes it; close stdin after it if it is the last."""
+        if self._stdin == -1 or self._stdin_ends:
+            return
+        if data:
+            self._unsent.append(memoryview(data))
+            self.unsent_bytes += len(data)
+        self._stdin_ends = last
+        self._write_stdin()
+
     def _write_stdin(self) -> None:
-        """Write what the pipe takes now; close it when all is written or nobody reads any more."""
+        """Write what the pipe takes now; close it when all is written and no more will come, or nobody reads."""
         try:
-            while self._stdin_left:
-                written = _write(self._stdin, self._stdin_left)
-                self._stdin_left = self._stdin_left[written:]
+            while self._unsent:
+                self._write_first()
         except BlockingIOError:
             self._poll.register(self._stdin, select.POLLOUT)
             return
         except OSError as error:
             if error.errno not in (errno.EPIPE, errno.EBADF):
                 logger.debug("writing to stdin of child %s: %s", self.pid, error)
-            self._stdin_left = self._stdin_left[:0]
+            self._unsent.clear()
+            self.unsent_bytes = 0
+            self._stdin_ends = True
         try:
             self._poll.unregister(self._stdin)
         except KeyError:
             pass
-        self._close(self._stdin)
-        self._stdin = -1
+        if self._stdin_ends:
+            self._close(self._stdin)
+            self._stdin = -1
+
+    def _write_first(self) -> None:
+        piece = self._unsent[0]
+        written = _write(self._stdin, piece)
+        self.unsent_bytes -= written
+        if written == len(piece):
+            self._unsent.popleft()
+        else:
+            self._unsent[0] = piece[written:]
 
     def _read_diagnostics(self) -> None:
         chunk = _read(self._diagnostics_fd)

@@ -23,6 +23,7 @@ import attrs
 from .. import errors
 from .._values import check_path
 from .._version import __version__
+from ..files import read_named
 from ..process.ending import EndReason
 from ..process.environment import host_environment
 from ..process.launch import Launch, SpawnFailure
@@ -34,6 +35,7 @@ from .file import create
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
+MAX_CASSETTE_BYTES = 1024 * 1024 * 1024
 MOST_UNWRITTEN = 16 * 1024 * 1024  # Kept for the slow reader of a FIFO.
 FIFO_PATIENCE = 1.0  # Seconds that the end of a run waits for him.
 FLAG = re.compile(r"--?[A-Za-z][\w-]*")
@@ -194,7 +196,7 @@ def _header(
         "env": {**changed, **unset},
         "prompt": params.prompt,
         "deadline": params.deadline,
-        "timeout": launch.timeout,
+        "timeout": launch.limits.silence,
     }
     if redact:
         header["argv"] = [header["argv"][0], *map(_redact_argument, launch.argv[1:])]
@@ -280,8 +282,9 @@ class Cassette:
 
 def read_cassette(path: str | os.PathLike[str]) -> Cassette:
     """The recording in this file. Raises OSError, or CassetteError if it is none."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        header, *entries = [*_entries(file)] or [{}]
+    # Recordings are kept in repositories, which may bring a link to a device, a FIFO or a file of any size.
+    lines = read_named(path, MAX_CASSETTE_BYTES).decode(errors="replace").split("\n")
+    header, *entries = [*_entries(lines)] or [{}]
     if header.get("cassette") != FORMAT:
         found = f"format {header['cassette']!r}" if "cassette" in header else "no header"
         raise CassetteError(f"{os.fspath(path)!r} is not a recording this version can play ({found})")

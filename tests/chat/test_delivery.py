@@ -200,6 +200,7 @@ def random_document(rng: random.Random) -> tuple[str, int]:
     return "".join(parts), blocks
 
 
+@pytest.mark.slow
 def test_of_five_thousand_random_texts_none_is_lost_doubled_or_cut_too_long() -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # Shown if it fails.
@@ -218,6 +219,7 @@ def test_of_five_thousand_random_texts_none_is_lost_doubled_or_cut_too_long() ->
         assert split_text(text, limit, unit) == [chunk.text for chunk in chunks if chunk.body.strip()], case
 
 
+@pytest.mark.slow
 def test_of_a_thousand_random_documents_every_chunk_has_its_code_blocks_closed() -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

@@ -27,9 +27,10 @@ from remoteclaw_sync import (
     create_cli_runtime,
     errors,
 )
+from remoteclaw_sync.clis.codex.dialect import UNFINISHED
 from remoteclaw_sync.clis.codex.mcp import inline_toml
 from remoteclaw_sync.clis.codex.rollout import ThreadRecord, read_record
-from remoteclaw_sync.clis.codex.runtime import OUTER_RUN_VARIABLES, UNFINISHED
+from remoteclaw_sync.clis.codex.runtime import OUTER_RUN_VARIABLES
 from remoteclaw_sync.clis.codex.stderr import last_words
 from tests.fakes import done, events_from, fake_command, finished
 

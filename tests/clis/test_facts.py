@@ -113,7 +113,10 @@ def spellings() -> set[str]:
 
 def said_in_code(tree: ast.Module) -> Iterator[str]:
     """Names and strings of a module: what it does, without its documentation (docstrings, comments, examples)."""
-    documentation = {id(text) for text in documentation_in(tree)}
+    documentation = {id(docstring) for node in ast.walk(tree) for docstring in docstrings(node)}
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]).endswith("EXAMPLES"):
+            documentation.add(id(statement.value))
     for node in ast.walk(tree):
         match node:
             case ast.Constant(value=str() as text) if id(node) not in documentation:
@@ -128,15 +131,12 @@ def said_in_code(tree: ast.Module) -> Iterator[str]:
                 yield name
 
 
-def documentation_in(tree: ast.Module) -> Iterator[ast.expr]:
-    for node in ast.walk(tree):
-        match node:
-            case ast.Module(body=[ast.Expr(value=text), *_]) | ast.ClassDef(body=[ast.Expr(value=text), *_]):
-                yield text
-            case ast.FunctionDef(body=[ast.Expr(value=text), *_]):
-                yield text
-            case ast.Assign(targets=[ast.Name(id=name)], value=text) if name.endswith("EXAMPLES"):
-                yield text
+def docstrings(node: ast.AST) -> Iterator[ast.expr]:
+    """The one of a module, a class or a function, if it has one."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+        first = node.body[0]
+        assert isinstance(first, ast.Expr)
+        yield first.value
 
 
 def test_the_look_at_code_sees_names_and_strings_and_not_documentation() -> None:

@@ -704,6 +704,7 @@ print(json.dumps({"type": "step_finish", "part": {"id": "2", "reason": "stop"}})
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("status", "subtype"), [("running", None), ("completed", "timeout")])
 def test_while_a_tool_runs_silence_may_last_longer(home: Path, status: str, subtype: str | None) -> None:
     """OpenCode 1.18.33 prints a tool call when it has ended; that it runs is in its store only."""

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from remoteclaw_sync import AgentErrorEvent
-from remoteclaw_sync.engine.verdict import Evidence, RunOutcome, judge
+from remoteclaw_sync.engine.outcome import RunOutcome
+from remoteclaw_sync.engine.verdict import Evidence, judge
 from remoteclaw_sync.process.ending import EndReason
 from remoteclaw_sync.process.launch import SpawnFailure
 

@@ -38,7 +38,17 @@ def refuse_pidfd(number: int) -> Callable[..., int]:
     return refuse
 
 
-@pytest.fixture(params=["pidfd", "EPERM", "ENOSYS", "EMFILE", "no such function", "sending EPERM", "sending ENOSYS"])
+PIDFD_REFUSALS = ("ENOSYS", "EMFILE", "sending EPERM", "sending ENOSYS")
+
+
+@pytest.fixture(
+    params=[
+        "pidfd",
+        "EPERM",
+        "no such function",
+        *(pytest.param(refusal, marks=pytest.mark.slow) for refusal in PIDFD_REFUSALS),
+    ]
+)
 def pidfd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "no such function":
         monkeypatch.delattr(os, "pidfd_open")
@@ -174,7 +184,13 @@ def killed_host() -> Iterator[Callable[..., None]]:
         host.communicate()
 
 
-@ESCAPE
+@pytest.mark.parametrize(
+    "escape",
+    [
+        pytest.param(escape, id=name, marks=() if name == "variable alone" else pytest.mark.slow)
+        for name, escape in ESCAPES.items()
+    ],
+)
 def test_the_guard_of_a_killed_host_ends_what_got_away(
     escape: tuple[list[bool], list[Any]], gate: GateMaker, who: Who, killed_host: Callable[..., None]
 ) -> None:
@@ -185,6 +201,7 @@ def test_the_guard_of_a_killed_host_ends_what_got_away(
     assert wait_until(lambda: not alive(pid))
 
 
+@pytest.mark.slow
 def test_a_run_inside_a_run_is_ended_by_its_own_guard_when_the_outer_one_is_aborted(gate: GateMaker, who: Who) -> None:
     """The inner host dies with the outer run; its guard must not be taken for a leftover of that."""
     there, ready = gate(), gate()
@@ -223,6 +240,7 @@ print(len(states), os.waitpid(own, 0) == (own, 0))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setsid", [False, True])
 @pytest.mark.parametrize("clear_env", [False, True])
 def test_a_host_that_is_process_1_is_left_no_zombies_and_keeps_its_own_children(setsid: bool, clear_env: bool) -> None:

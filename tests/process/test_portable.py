@@ -12,7 +12,7 @@ import pytest
 
 from remoteclaw_sync.process.child import ChildProcess
 from remoteclaw_sync.process.fallback import PortableBackend
-from remoteclaw_sync.process.launch import Launch
+from remoteclaw_sync.process.launch import Setup
 from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished, quick_command, wait_until
 
 BIG = "x" * 5_000_000
@@ -20,8 +20,8 @@ DONE: list[Any] = ["line", {"type": "done"}]
 
 
 class Portable(FakeRuntime):
-    def new_child(self, launch: Launch) -> ChildProcess:
-        return ChildProcess(launch, PortableBackend)
+    def new_child(self, setup: Setup) -> ChildProcess:
+        return ChildProcess(setup, PortableBackend)
 
 
 def test_an_answer_arrives() -> None:
@@ -67,6 +67,7 @@ def test_silence_ends_the_run() -> None:
     assert result.text == "a"
 
 
+@pytest.mark.slow
 def test_a_cli_that_ignores_sigterm_is_killed() -> None:
     run = Portable(["ignore", "SIGTERM"], ["text", "a"], ["hang"]).start("hi")
     next(run)
@@ -107,6 +108,7 @@ def test_events_may_come_on_stderr() -> None:
     assert (result.text, result.stderr) == ("a", "note")
 
 
+@pytest.mark.slow
 def test_a_grandchild_that_holds_the_pipes_does_not_keep_the_run_alive(gate: Callable[[], Gate]) -> None:
     """It survives here (documented), and with it the threads that read its pipes; they end when it does."""
     there = gate()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ..facts import CliFacts, Environment, Support, home_of
+from ...files import read_regular
+from ..facts import MAX_CONFIG_BYTES, CliFacts, Environment, Support, home_of
 
 
 def codex_home(env: Environment) -> str:
@@ -21,8 +22,8 @@ def _trusts(env: Environment, folder: str) -> bool:
     import tomllib  # Of no use to anyone else who reads these facts.
 
     try:
-        with open(config_file(codex_home(env)), "rb") as file:
-            projects = tomllib.load(file).get("projects", {})
+        config = read_regular(config_file(codex_home(env)), MAX_CONFIG_BYTES, follow=True)
+        projects = tomllib.loads(config.decode()).get("projects", {})
         return bool(projects[folder]["trust_level"] == "trusted")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False

@@ -7,7 +7,8 @@ import os
 import re
 from typing import Any
 
-from ..facts import CliFacts, Environment, Support, home_of
+from ...files import read_regular
+from ..facts import MAX_CONFIG_BYTES, CliFacts, Environment, Support, home_of
 
 
 def home_folder(env: Environment) -> str:
@@ -42,9 +43,9 @@ def _trusts(env: Environment, folder: str) -> bool:
 
 def _read_json(path: str) -> dict[str, Any]:
     try:
-        with open(path, encoding="utf-8") as file:
-            # Comments are allowed there.
-            content = json.loads(re.sub(r"^\s*//.*$", "", file.read(), flags=re.MULTILINE))
+        text = read_regular(path, MAX_CONFIG_BYTES, follow=True).decode()
+        # Comments are allowed there.
+        content = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -7,11 +7,11 @@ OPENCODE_PERMISSION.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 
+from ..._json import read_object
 from ...types import AgentExecuteParams, ErrorSubtype
 from ...wire.fields import Message, integer, mapping, text
 from .facts import PACKAGE_OF_TWO
@@ -64,12 +64,7 @@ def is_installed(program: str, search_path: str | None) -> bool:
 
 
 def _package_name(folder: str) -> str | None:
-    try:
-        with open(os.path.join(folder, "package.json"), encoding="utf-8") as file:
-            package = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return None
-    return text(package, "name") or None if isinstance(package, dict) else None
+    return text(read_object(os.path.join(folder, "package.json")), "name") or None
 
 
 def refuses_dir(stderr: str) -> bool:
