@@ -106,9 +106,17 @@ def test_a_star_import_gives_exactly_the_listed_names() -> None:
     assert set(namespace) - {"__builtins__"} == set(remoteclaw_sync.__all__)
 
 
+def test_a_type_checker_finds_each_name_where_it_is_imported_from() -> None:
+    for_checkers: dict[str, str] = {}
+    for node in ast.walk(ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            for_checkers |= {alias.asname: f".{node.module}" for alias in node.names if alias.asname is not None}
+    assert for_checkers == remoteclaw_sync._LAZY
+
+
 def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
     with pytest.raises(AttributeError, match="'remoteclaw_sync' has no attribute 'AgentRuntim'"):
-        _ = remoteclaw_sync.AgentRuntim
+        _ = remoteclaw_sync.AgentRuntim  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", sorted(set(remoteclaw_sync.__all__) - {"AgentEvent", "__version__"}))

@@ -9,6 +9,7 @@ import attrs
 
 from ..clis.facts import CliFacts, Environment, Support
 from ..clis.registry import all_facts, facts_of
+from ..config_files.borrowed import checkout_of
 from ..engine.startup import missing_program
 from ..process.child import ChildProcess
 from ..process.host import host_identity
@@ -177,12 +178,7 @@ def _has_content(path: str) -> bool:
 
 def is_in_git(folder: str) -> bool:
     """Whether the folder belongs to a git repository."""
-    while not os.path.exists(os.path.join(folder, ".git")):
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return False
-        folder = parent
-    return True
+    return checkout_of(folder) is not None
 
 
 def trusted_by(folder: str) -> dict[str, bool]:

@@ -23,6 +23,7 @@ from ...types import (
 from ...versions import Standing, standing
 from ..dialect import DialectRuntime
 from ..mcp_entries import Hideaway, Servers, check_distinct
+from ..shared import check_is_file
 from .dialect import GeminiDialect
 from .facts import FACTS, home_folder, settings_file
 from .failures import (
@@ -248,8 +249,7 @@ class GeminiCliRuntime(DialectRuntime):
 
 
 def _check_image(field: str, path: Path) -> None:
-    if not path.is_file():
-        raise ValueError(f"{field}: {'not a regular file' if path.exists() else 'no such file'}: {path}")
+    check_is_file(field, path)
     if path.suffix.lower() not in IMAGE_SUFFIXES:
         known = ", ".join(sorted(IMAGE_SUFFIXES))
         raise ValueError(f"{field}: gemini knows an image by its name, which must end in one of {known}: {path}")
