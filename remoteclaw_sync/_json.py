@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import stat
 from collections.abc import Iterator
 from typing import Any
 
 COMPACT = (",", ":")
 SPACED = (", ", ": ")
+LARGEST_FILE = 1024 * 1024
+
+
+def read_object(path: str) -> dict[str, Any]:
+    """The object in a small file; an empty one if there is no such file, or something else in it.
+
+    It may be of a repository's making, which can hold a link to /dev/zero or a FIFO: such things are not waited for.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return {}
+            content = json.loads(file.read(LARGEST_FILE))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def dump(value: Any, separators: tuple[str, str] = SPACED) -> str:

@@ -32,6 +32,7 @@ UNSEEN_OWNER_SECONDS = 86_400.0
 # time.
 SMALL_FOLDER = 500
 PAUSE_PER_NAME = 1e-4
+OPENED_BY_THE_SHELL = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 _sweep_lock = threading.Lock()
 _next_sweep: dict[str, float] = {}  # Folder -> when it may be looked through again.
@@ -210,8 +211,23 @@ def read_regular(path: str | os.PathLike[str], limit: int, *, follow: bool = Fal
         too_large = os.fstat(file.fileno()).st_size > limit
         data = b"" if too_large else file.read(limit + 1)
     if too_large or len(data) > limit:
-        raise OSError(errno.EFBIG, f"larger than {limit // 1024 // 1024} MB", os.fspath(path))
+        raise _too_large(path, limit)
     return data
+
+
+def read_named(path: str | os.PathLike[str], limit: int) -> bytes:
+    """The same of a file that the user has named: it may also be what the shell has opened for him (`<(...)`)."""
+    if not os.fsdecode(path).startswith(OPENED_BY_THE_SHELL):
+        return read_regular(path, limit, follow=True)
+    with open(path, "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise _too_large(path, limit)
+    return data
+
+
+def _too_large(path: str | os.PathLike[str], limit: int) -> OSError:
+    return OSError(errno.EFBIG, f"larger than {limit // 1024 // 1024} MB", os.fspath(path))
 
 
 def _check_regular(status: os.stat_result, path: str | os.PathLike[str]) -> None:

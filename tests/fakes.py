@@ -6,6 +6,8 @@ import json
 import os
 import select
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -27,6 +29,8 @@ from remoteclaw_sync import (
     AgentToolUseEvent,
     CLIRuntimeBase,
 )
+from remoteclaw_sync.clis.dialect import DialectRuntime
+from remoteclaw_sync.engine.dialect import Dialect
 
 FAKE_CLI = Path(__file__).with_name("fake_cli.py")
 PATIENCE = 30.0  # Seconds a busy machine may take for what normally takes milliseconds.
@@ -124,10 +128,16 @@ def finished(events: Iterable[AgentEvent]) -> tuple[list[AgentEvent], AgentRunRe
     return others, last.result
 
 
+def dialect_of(runtime: CLIRuntimeBase) -> Dialect:
+    """How a runtime of a known CLI reads its lines."""
+    assert isinstance(runtime, DialectRuntime)
+    return runtime.dialect
+
+
 def events_from(runtime: CLIRuntimeBase, *lines: str | Mapping[str, Any]) -> list[AgentEvent]:
     """What these lines mean to this runtime, read the way its runs read them."""
     sources = [line if isinstance(line, str) else json.dumps(line) for line in lines]
-    return runtime.interpreter().events("\n".join(sources).encode())
+    return dialect_of(runtime).events("\n".join(sources).encode())
 
 
 def codes(events: Iterable[AgentEvent]) -> list[str | None]:
@@ -183,6 +193,52 @@ def alive(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state not in (b"Z", b"X")
+
+
+class Container:
+    """A place whose processes see only each other: for tests of what looks at all processes of this user.
+
+    Other programs, and other copies of these tests, are neither seen nor touched from inside. Raises OSError where
+    none can be made.
+    """
+
+    def __init__(self) -> None:
+        rootless = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+        unshare, enter = shutil.which("unshare"), shutil.which("nsenter")
+        if unshare is None or enter is None:
+            raise FileNotFoundError("no unshare, no nsenter")
+        process_1 = ["sh", "-c", "echo ready; exec cat"]
+        self._process_1 = subprocess.Popen(
+            [unshare, *rootless, "--pid", "--fork", "--mount-proc", "--kill-child", *process_1],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        made = self._process_1.pid
+        where = [*rootless[:1], f"--target={made}", "--mount", f"--pid=/proc/{made}/ns/pid_for_children"]
+        self.inside = ["/bin/sh", "-c", f'exec {shlex.join([enter, *where])} --wdns="$PWD" "$@"', "inside"]
+        """Put before a command, it runs that command in there, in the same folder."""
+        assert self._process_1.stdout is not None
+        if not self._process_1.stdout.readline():
+            raise OSError(self.close())
+
+    def __enter__(self) -> Container:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> str:
+        """End all that is in there. Returns what `unshare` complained of."""
+        return self._process_1.communicate(timeout=PATIENCE)[1].strip()
+
+    def kill(self, process: subprocess.Popen[Any]) -> None:
+        """SIGKILL to what was started with `inside`, if it is still there. `process` only waits for it, outside."""
+        if process.poll() is None:
+            for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+        process.wait(PATIENCE)
 
 
 def start_host(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:

@@ -51,6 +51,10 @@ def of_server(**fields: Any) -> dict[str, Any]:
         (of_server(url="https://user:in-the-url@h/mcp"), "in-the-url"),
         (of_server(url="https://h/mcp#in-the-fragment"), "in-the-fragment"),
         (of_server(url="https://h/s/NjYyM2E4ZTc1OWQwYjE/mcp"), "NjYyM2E4ZTc1OWQwYjE"),
+        (of_server(url="https://h/s/sk-live-without-digits/mcp"), "sk-live-without-digits"),
+        (of_server(url="https://h/s/AbCdEfGhIjKlMnOpQrSt"), "AbCdEfGhIjKlMnOpQrSt"),
+        (of_server(url="https://h/mcp/a1b2c3d4e5f6"), "a1b2c3d4e5f6"),
+        (of_server(url="https://h/mcp", headers={"X-Any": "v1 of a1b2c3d4e5f6"}), "a1b2c3d4e5f6"),
         (of_server(command="x", args=("--token=in-an-argument",)), "in-an-argument"),
         (of_server(command="x", args=("--header", "Authorization: Bearer in-a-header")), "in-a-header"),
         (of_server(command="x", env={"ANY": "any-value"}), "any-value"),
@@ -114,7 +118,7 @@ def test_a_secret_of_the_hosts_own_environment_is_not_told() -> None:
         ({"PATH": "/opt/keys:/usr/bin"}, "no such file in /usr/bin"),
     ],
 )
-def test_what_is_no_secret_is_told(env: dict[str, str], text: str) -> None:
+def test_what_is_no_secret_is_told(env: dict[str, str | None], text: str) -> None:
     assert redacted(text, env) == text
 
 
@@ -163,6 +167,40 @@ def test_a_key_of_many_lines_is_found_in_any_form(quoted: str) -> None:
 )
 def test_a_password_of_odd_characters_is_found_in_any_form(quoted: str) -> None:
     assert "w" not in redacted(f"[{quoted}]", env={"A_PASSWORD": PASSWORD}).replace("[redacted]", "")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"env": {"A_PASSWORD": "p\u00e4ss-w0rd!"}},
+        of_server(command="x", env={"ANY": "p\u00e4ss-w0rd!"}),
+        of_server(url="https://h/mcp", headers={"X-Any": "p\u00e4ss-w0rd!"}),
+        of_server(url="https://user:p%C3%A4ss-w0rd!@h/mcp"),
+    ],
+    ids=["variable", "server's variable", "header", "URL"],
+)
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda data: base64.b64encode(b"user:" + data).decode(),
+        lambda data: base64.urlsafe_b64encode(b"pw:" + data + b"?").decode(),
+        lambda data: base64.b64encode(data).decode().rstrip("="),
+        bytes.hex,
+        lambda data: data.hex().upper(),
+        lambda data: data.hex(" "),
+        lambda data: str([*data]),
+        lambda data: "".join(f"\\x{byte:02x}" for byte in data),
+        lambda data: "".join(f"\\{byte:03o}" for byte in data),
+        lambda data: "".join(f"\\u{{{ord(letter):x}}}" for letter in data.decode()),
+        lambda data: repr(data),
+    ],
+    ids=["Basic", "in base64", "base64", "hex", "HEX", "buffer", "bytes", "\\xNN", "octal", "\\u{N}", "Python"],
+)
+def test_an_encoded_password_is_found_wherever_it_was_given(encode: Any, fields: dict[str, Any]) -> None:
+    quoted = encode("p\u00e4ss-w0rd!".encode())
+    told = redacted(f"refused ({quoted}).", **fields)
+    assert "[redacted]" in told
+    assert len(told) < len("refused ([redacted]).") + 14  # What is left is of "user:" or of the escaping.
 
 
 @pytest.mark.parametrize("password", ['#"\\/\u00e9&!+', '&"1'])
@@ -233,6 +271,7 @@ def test_the_letters_of_a_text_lead_back_to_their_places() -> None:
     [
         (McpServerConfig("x", ("--verbose",)), False),
         (McpServerConfig(url="https://example.com/mcp/v1"), False),
+        (McpServerConfig(url="https://mcp.example.com/streamable-http/tools_of_ours"), False),
         (McpServerConfig(url="https://example.com/mcp?key=1"), True),
         (McpServerConfig(url="https://u@example.com/mcp"), True),
         (McpServerConfig(url="https://example.com/mcp#t"), True),
@@ -354,6 +393,7 @@ def test_a_secret_that_is_written_as_a_number_is_not_kept() -> None:
     assert json.loads(Scrubber([], ["123456789"])('{"pin": 123456789}')) == {"pin": 0}
 
 
+@pytest.mark.slow
 def test_a_prompt_of_megabytes_is_recognised() -> None:
     prompt = " ".join(f"word{number}" for number in range(300_000))
     scrub = Scrubber([prompt], [])

@@ -23,6 +23,8 @@ try:
 except ImportError:  # Windows: the first opening of a new file is not guarded there.
     fcntl = None  # type: ignore[assignment]
 
+from ..recording.file import check_links
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -192,8 +194,10 @@ class Database:
         if self.path == IN_MEMORY or fcntl is None:
             yield
             return
+        check_links(self.path)
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
-        lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        lock = os.open(f"{self.path}.lock", flags, 0o600)
         try:
             deadline = time.monotonic() + self._wanted_patience()
             while True:

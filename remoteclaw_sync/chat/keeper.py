@@ -21,6 +21,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from ..process.host import after_fork
+from ..recording.file import check_links
 from .bell import Bell
 from .database import IN_MEMORY, Database
 from .places import Line, Place
@@ -159,6 +161,7 @@ def keeper_of(path: str, busy_timeout: float) -> Keeper:
     """The keeper of that file: two maps of one file are one line of turns."""
     if path == IN_MEMORY:
         return Keeper(path, busy_timeout)
+    check_links(os.path.abspath(path))
     real = os.path.realpath(path)
     with _by_path_lock:
         keeper = _by_path.get(real)
@@ -183,5 +186,4 @@ def _forget_all() -> None:
 
 
 atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+after_fork(_forget_all)

@@ -9,9 +9,11 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..files import read_named
 from ..types import McpServerConfig
 from .dispatch import UsageError
 
+MAX_FILE_BYTES = 10 * 1024 * 1024
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
@@ -40,11 +42,10 @@ def _from_words(name: str, target: str) -> McpServerConfig:
 
 def _from_file(path: str) -> dict[str, McpServerConfig]:
     try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
+        content = json.loads(read_named(path, MAX_FILE_BYTES))
     except OSError as error:
         raise UsageError(f"--mcp-file {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"--mcp-file {path} is not JSON: {error}") from None
     entries = content.get("mcpServers") if isinstance(content, dict) else None
     if not isinstance(entries, dict):

@@ -21,11 +21,11 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
 import attrs
-from attrs.validators import deep_iterable, in_, instance_of
+from attrs.validators import deep_iterable, in_, instance_of, matches_re
 
 from .. import errors, files
 from .config_edit import ConfigError, Entries, Format, add_entries, remove_entries
@@ -41,6 +41,8 @@ MAX_MERGED_BYTES = 4 * MAX_CONFIG_BYTES  # With our entries, and for the journal
 LOCK_POLL_SECONDS = 0.02
 BACKUP_SUFFIX = ".remoteclaw-backup"
 JOURNAL_SUFFIX = ".remoteclaw-journal"
+# Of what is removed because a journal says so: a repository may bring a journal, and "../.." would lead out of it.
+PLAIN_NAME = r"(?!\.\.?\Z)[^/\\\0]+"
 
 
 @attrs.frozen
@@ -295,21 +297,36 @@ def _check_way_to(path: str, real_path: str, project: str | None) -> None:
         return
     home = os.path.realpath(project)
     roots = [home]
-    checkout = _checkout_of(home)
+    checkout = checkout_of(home)
     roots.append(os.path.realpath(os.path.expanduser("~")) if checkout is None else checkout)
     if not any(_is_inside(real_path, root) for root in roots):
         raise ConfigError(f"is reached by a link that leads out of the project (to {real_path}); put a copy there")
     if real_path == os.path.join(home, os.path.relpath(os.path.abspath(path), os.path.abspath(project))):
         return
+    if not hasattr(os, "geteuid"):
+        return
+    # Out of the project only by a link that no other user has put there, not even the project's owner.
+    ours = {os.geteuid(), os.stat(home).st_uid}
+    trusted = {*ours, 0} if any(_is_inside(real_path, root) for root in (home, checkout or home)) else {os.geteuid(), 0}
+    if any(os.lstat(link).st_uid not in trusted for link in _links_on_the_way(path, project)):
+        raise ConfigError("is reached by a link that belongs to another user; put a copy there")
     try:
         owner = os.stat(real_path).st_uid
     except OSError:
         return  # There is none; whoever reads it says so.
-    if hasattr(os, "geteuid") and owner not in (os.geteuid(), os.stat(home).st_uid):
+    if owner not in ours:
         raise ConfigError(f"is reached by a link to a file of another user ({real_path}); put a copy there")
 
 
-def _checkout_of(folder: str) -> str | None:
+def _links_on_the_way(path: str, project: str) -> Iterator[str]:
+    way = os.path.abspath(project)
+    for step in os.path.relpath(os.path.abspath(path), way).split(os.sep):
+        way = os.path.join(way, step)
+        if os.path.islink(way):
+            yield way
+
+
+def checkout_of(folder: str) -> str | None:
     """The root of the checked-out repository that this folder is in."""
     while not os.path.lexists(os.path.join(folder, ".git")):
         above = os.path.dirname(folder)
@@ -340,7 +357,7 @@ class Journal:
 
     existed: bool = attrs.field(validator=instance_of(bool))
     created_folder: bool = attrs.field(validator=instance_of(bool))
-    litter: tuple[str, ...] = attrs.field(converter=tuple, validator=deep_iterable(instance_of(str)))
+    litter: tuple[str, ...] = attrs.field(converter=tuple, validator=deep_iterable(matches_re(PLAIN_NAME)))
     format: Format = attrs.field(validator=in_(get_args(Format)))
     key: str = attrs.field(validator=instance_of(str))
     merged_sha256: str = attrs.field(validator=instance_of(str))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import threading
 from collections.abc import Iterator
 from typing import Protocol
+
+from .host import after_fork
 
 
 class Closable(Protocol):
@@ -69,5 +70,4 @@ def _forget_all() -> None:
 
 
 atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+after_fork(_forget_all)

@@ -5,7 +5,6 @@ Reads files only. A program that has no defect here may still fail when it is st
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -15,6 +14,8 @@ import stat
 from typing import Any
 
 import attrs
+
+from .._json import read_object
 
 HEAD_BYTES = 4_096
 ELF = b"\x7fELF"
@@ -162,12 +163,7 @@ def _install_script_of(folder: str) -> str | None:
 
 
 def _package_in(folder: str) -> dict[str, Any]:
-    try:
-        with open(os.path.join(folder, "package.json"), encoding="utf-8") as file:
-            package = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return package if isinstance(package, dict) else {}
+    return read_object(os.path.join(folder, "package.json"))
 
 
 def _defect_of_machine(head: bytes) -> Defect | None:

@@ -38,6 +38,16 @@ def create(path: str, prefix: str) -> int:
         os.close(folder)
 
 
+def check_links(path: str) -> None:
+    """Raise PermissionError if the way to a file leads over a link that another user may have put there."""
+    if not hasattr(os, "geteuid") or os.open not in os.supports_dir_fd:
+        return
+    try:
+        os.close(_walk(path)[0])
+    except FileNotFoundError:
+        pass  # What is not there yet is no link.
+
+
 def _walk(path: str) -> tuple[int, str | None]:
     """The folder of the file, opened, and its name in it; None if the path is a folder's.
 
@@ -103,7 +113,7 @@ def _read_link(folder: int, name: str, *, is_last: bool) -> str:
     if _is_ours(found) or (by_owner_of_folder and not is_last):
         return target
     raise PermissionError(
-        errno.EPERM, f"the symbolic link {name!r} belongs to another user; remove it, or record elsewhere"
+        errno.EPERM, f"the symbolic link {name!r} belongs to another user; remove it, or choose another place"
     )
 
 

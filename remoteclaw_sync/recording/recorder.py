@@ -23,18 +23,19 @@ import attrs
 from .. import errors
 from .._values import check_path
 from .._version import __version__
+from ..files import read_named
 from ..process.ending import EndReason
 from ..process.environment import host_environment
 from ..process.launch import Launch, SpawnFailure
 from ..redaction import MASK, Scrubber, Sieve, secrets_of_run
 from ..redaction.scrubber import USER_TEXT_KEYS
 from ..types import AgentErrorEvent, AgentExecuteParams
-from ..versions import installed_version
 from .file import create
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
+MAX_CASSETTE_BYTES = 1024 * 1024 * 1024
 MOST_UNWRITTEN = 16 * 1024 * 1024  # Kept for the slow reader of a FIFO.
 FIFO_PATIENCE = 1.0  # Seconds that the end of a run waits for him.
 FLAG = re.compile(r"--?[A-Za-z][\w-]*")
@@ -47,10 +48,12 @@ class Recording:
     path: str | os.PathLike[str]
     redact: bool = True
 
-    def start(self, params: AgentExecuteParams, launch: Launch, provider: str | None) -> Recorder:
+    def start(
+        self, params: AgentExecuteParams, launch: Launch, provider: str | None, cli_version: str | None
+    ) -> Recorder:
         """A recorder that has written its header. Raises RunSetupError if the file cannot be written."""
         scrub = _scrubber(params, launch) if self.redact else None
-        header = _header(params, launch, provider, redact=self.redact)
+        header = _header(params, launch, provider, cli_version, redact=self.redact)
         try:
             return Recorder(create(os.fsdecode(self.path), provider or "run"), header, scrub)
         except OSError as error:
@@ -176,7 +179,9 @@ def _decoded(line: bytes) -> str:
     return line.decode("utf-8", "surrogateescape")
 
 
-def _header(params: AgentExecuteParams, launch: Launch, provider: str | None, *, redact: bool) -> dict[str, Any]:
+def _header(
+    params: AgentExecuteParams, launch: Launch, provider: str | None, cli_version: str | None, *, redact: bool
+) -> dict[str, Any]:
     before = host_environment()  # Not os.environ: that cannot be asked for a name which the locale cannot carry.
     changed = {name: value for name, value in launch.env.items() if before.get(name) != value}
     changed.pop(launch.marker, None)
@@ -185,7 +190,7 @@ def _header(params: AgentExecuteParams, launch: Launch, provider: str | None, *,
         "cassette": FORMAT,
         "remoteclaw_sync": __version__,
         "provider": provider,
-        "cli_version": installed_version(provider or "", launch.argv[0], launch.env.get("PATH")),
+        "cli_version": cli_version,
         "recorded_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "argv": [os.path.basename(launch.argv[0]), *launch.argv[1:]],
         "env": {**changed, **unset},
@@ -277,8 +282,9 @@ class Cassette:
 
 def read_cassette(path: str | os.PathLike[str]) -> Cassette:
     """The recording in this file. Raises OSError, or CassetteError if it is none."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        header, *entries = [*_entries(file)] or [{}]
+    # Recordings are kept in repositories, which may bring a link to a device, a FIFO or a file of any size.
+    lines = read_named(path, MAX_CASSETTE_BYTES).decode(errors="replace").split("\n")
+    header, *entries = [*_entries(lines)] or [{}]
     if header.get("cassette") != FORMAT:
         found = f"format {header['cassette']!r}" if "cassette" in header else "no header"
         raise CassetteError(f"{os.fspath(path)!r} is not a recording this version can play ({found})")

@@ -46,8 +46,13 @@ _USERINFO = re.compile(r"//([^/?#]*)@")
 _RAW_PASSWORD = re.compile(r"//[^\s:/@\"']*:([^\s/\"']+)@")
 _SECRET_URL = re.compile(r"WEBHOOK", re.IGNORECASE)  # Its path is the secret.
 _PARAMETER = re.compile(r"[?&;#]([^=&;#]*)=([^&;#]*)")
-# Part of a path that is a key and not a word: `/mcp/s/NjYyM2E4ZTc1OWQw/sse`.
-_KEY_IN_PATH = re.compile(r"(?<=/)(?=[^/?#]*[0-9])(?=[^/?#]*[A-Za-z])[A-Za-z0-9_~.=-]{16,}")
+# What is a key and not a word, in a path (`/mcp/s/NjYyM2E4ZTc1OWQw/sse`) or a header: letters and digits mixed, capital
+# and small letters without a word's end, or what vendors begin their keys with.
+_KEY = re.compile(
+    r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])(?:[A-Za-z0-9_]{12,}|[^/?#\s]{16,})"
+    r"|(?=.*[a-z])(?=.*[A-Z])[A-Za-z]{20,}"
+    r"|(?:sk|pk|rk|ghp|gho|glpat|xox[a-z])[-_][A-Za-z0-9_.-]{8,}"
+)
 # host=h password=p, {Authorization = "Bearer p"}. The value is found by itself: another name may be in it. Not a word
 # after a colon in a sentence (the password: the user has it).
 _ASSIGNMENT = re.compile(
@@ -101,6 +106,8 @@ def secrets_of_server(server: McpServerConfig) -> set[Secret]:
         found.add(Secret(value, named=False))
         if is_secret_name(name) or len(value.split()) == 2:
             found |= _forms(value)
+        else:
+            found |= {Secret(word) for word in value.split() if _KEY.fullmatch(word)}
     if server.url is not None:
         found |= {*_of_url(server.url, every_parameter=True)}
     return found
@@ -180,7 +187,7 @@ def _of_url(url: str, *, every_parameter: bool) -> Iterator[Secret]:
         whole = userinfo.group(1)
         user, _, password = whole.partition(":")
         if password:
-            yield from map(Secret, (whole, unquote(password)))
+            yield from map(Secret, (whole, unquote(whole), unquote(password)))
         elif (
             every_parameter or "http" in url.partition(":")[0].lower()
         ):  # A token. But ssh://git@host, postgres://postgres@host.
@@ -193,7 +200,8 @@ def _of_url(url: str, *, every_parameter: bool) -> Iterator[Secret]:
     if every_parameter:
         query, _, fragment = url[len(head) :].lstrip("?").partition("#")
         yield from (Secret(part, named=False) for part in (query, fragment.lstrip("#")) if part)
-        yield from map(Secret, _KEY_IN_PATH.findall(head))
+        path = head.partition("://")[2].split("/")[1:]
+        yield from (Secret(unquote(part)) for part in path if _KEY.fullmatch(part))
 
 
 def _forms(value: str) -> set[Secret]:
@@ -214,7 +222,6 @@ def _forms(value: str) -> set[Secret]:
     elif "=" in value and ";" not in value:
         right = value.partition("=")[2].strip('"')
         found |= set() if _SWITCH.fullmatch(right) else {right}
-    found |= {form for part in found for form in _in_base64(part)}
     return {Secret(part) for part in found if part.strip()}
 
 
@@ -224,20 +231,6 @@ def _of_basic(encoded: str) -> set[str]:
     except (binascii.Error, ValueError):
         return set()
     return {decoded, decoded.partition(":")[2]}
-
-
-def _in_base64(value: str) -> set[str]:
-    """How the value looks inside base64, at each of the three places it can have in a group of three bytes."""
-    data = value.strip().encode(errors="replace")
-    if len(data) < SHORTEST_LINE:
-        return set()
-    found = set()
-    for shift in range(3):
-        whole = len(data) + shift
-        encoded = base64.b64encode(b"\0" * shift + data).decode()
-        # Without the characters that also hold bits of a neighbour.
-        found.add(encoded[(0, 2, 3)[shift] : whole // 3 * 4 + (0, 1, 2)[whole % 3]])
-    return found
 
 
 def _in_json(value: str) -> Iterator[Secret]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import html
 import re
+import sys
 import unicodedata
 from bisect import bisect_right
 
@@ -18,7 +19,9 @@ _COLOUR = r"(?:\x1b|\\+(?:u001[Bb]|u\{1b\}|x1[Bb]|033|e))(?:\[[0-9;:?]*[A-Za-z]|
 _CODE = (
     rf"{_COLOUR}"
     r"|(?:\\+u(?!001[Bb])[0-9A-Fa-f]{4})+"
-    r"|\\+x[0-9A-Fa-f]{2}"
+    r"|(?:\\+x[0-9A-Fa-f]{2})+"
+    r"|\\+u\{[0-9A-Fa-f]{1,6}\}"
+    r"|(?:\\+[0-3][0-7]{2})+"
     r"|\\+[nrtbfv]"
     r"|(?:%(?:25)*[0-9A-Fa-f]{2})+"
     # Go writes "&" as \\u0026, so that JSON may stand inside HTML.
@@ -33,6 +36,7 @@ LONGEST_CODE = 32
 _NO_LETTERS = {number: None for number in range(128) if not chr(number).isalnum()}
 _CODE_UNIT = re.compile(r"\\+u([0-9A-Fa-f]{4})")
 _BYTE = re.compile(r"%(?:25)*([0-9A-Fa-f]{2})")
+_BYTE_ESCAPE = re.compile(r"\\+(?:x([0-9A-Fa-f]{2})|([0-3][0-7]{2}))")
 _AMPERSAND = re.compile(r"\\+u0026|&(?:amp;)*")
 
 
@@ -105,11 +109,23 @@ def _decoded(token: str) -> str:
             text = html.unescape(_AMPERSAND.sub("&", token, count=1))
         case "\\" if units := _CODE_UNIT.findall(token):
             text = bytes.fromhex("".join(units)).decode("utf-16-be", "ignore")
-        case "\\" if token.lstrip("\\")[0] == "x":
-            text = chr(int(token[-2:], 16))
+        case "\\" if token.endswith("}"):
+            text = chr(min(int(token.partition("{")[2][:-1], 16), sys.maxunicode))
+        case "\\" if numbers := _BYTE_ESCAPE.findall(token):
+            text = _text_of(
+                bytes(int(hexadecimal or octal, 16 if hexadecimal else 8) for hexadecimal, octal in numbers)
+            )
         case "\\":
             return ""
         case _:
             text = token
     # Compatibility forms and accents set apart; the accents themselves are no letters.
     return "".join(character for character in unicodedata.normalize("NFKD", text) if character.isalnum())
+
+
+def _text_of(data: bytes) -> str:
+    """Of bytes that were escaped one by one: UTF-8, or the characters of these numbers (JavaScript)."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("latin-1")

@@ -186,6 +186,22 @@ def test_a_file_that_cannot_be_used_is_an_error_and_stays_as_it_is(tmp_path: Pat
     assert tmp_path.is_dir()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a link of another user")
+@pytest.mark.parametrize("place", ["s.db", "folder/s.db", "s.db.lock"])
+def test_a_link_that_another_user_has_put_in_the_way_is_not_followed(tmp_path: Path, place: str) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    link = shared / place.split("/")[0]
+    link.symlink_to(victim if place.startswith("folder") else victim / "new")
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(OSError):
+        SessionMap(shared / place.removesuffix(".lock"))
+    assert list(victim.iterdir()) == []
+
+
 def test_a_map_follows_when_its_file_is_replaced(path: Path) -> None:
     """As happens when another process has set it aside."""
     with SessionMap(path) as first, SessionMap(path) as second:
@@ -281,6 +297,7 @@ def test_who_gives_up_waiting_holds_up_nobody(sessions: SessionMap) -> None:
         assert third.wait()
 
 
+@pytest.mark.slow
 def test_leaving_twice_gives_up_one_place_only(sessions: SessionMap) -> None:
     first, second = sessions.turn(ANN), sessions.turn(ANN)
     first.leave()
@@ -328,6 +345,7 @@ HOLDER = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buried", [True, False])
 def test_the_turn_of_a_process_that_was_killed_passes_to_the_next(path: Path, buried: bool) -> None:
     """Also while nobody has waited for the dead process."""
@@ -343,6 +361,7 @@ def test_the_turn_of_a_process_that_was_killed_passes_to_the_next(path: Path, bu
             assert turn.wait()
 
 
+@pytest.mark.slow
 def test_a_forked_copy_shares_the_map_and_does_not_give_up_its_parents_turn(sessions: SessionMap) -> None:
     sessions.set("claude", ANN, "s1")
     with sessions.turn(ANN) as turn:

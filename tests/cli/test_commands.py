@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -113,6 +115,24 @@ def test_an_mcp_file_has_the_usual_form(tmp_path: Path, monkeypatch: pytest.Monk
     assert mcp_servers([], [str(path)])["b"] == McpServerConfig(
         url="https://localhost/", headers={"Authorization": "Bearer secret"}
     )
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_an_mcp_file_that_is_no_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """A repository may bring it."""
+    make(tmp_path / ".mcp.json")
+    with pytest.raises(UsageError, match="not a regular file"):
+        mcp_servers([], [str(tmp_path / ".mcp.json")])
+
+
+def test_an_mcp_file_may_be_what_the_shell_has_opened() -> None:
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, b'{"mcpServers": {"s": {"command": "x"}}}')
+        os.close(writer)
+        assert mcp_servers([], [f"/dev/fd/{reader}"])["s"].command == "x"
+    finally:
+        os.close(reader)
 
 
 @pytest.mark.parametrize(

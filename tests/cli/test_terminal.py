@@ -17,6 +17,7 @@ STATUS = re.compile("[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] [^\x1b\r\n]*")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
+@pytest.mark.slow
 def test_a_run_shows_thinking_tools_answer_and_summary_and_no_status_is_left(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     with Terminal("demo", "Hi", cwd=tmp_path, env=environment(REMOTECLAW_DEMO_PACE="0.02")) as terminal:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from remoteclaw_sync.config_files.borrowed import BorrowedConfig, ConfigFile
+from remoteclaw_sync.config_files.borrowed import BorrowedConfig, ConfigFile, repair
 from remoteclaw_sync.errors import MCP_CONFIG_ERROR, RunSetupError
 
 ORIGINAL = '// mine\n{"theme": "dark", "mcpServers": {"mine": {"command": "m"}}}\n'
@@ -187,6 +187,26 @@ def test_a_link_to_another_user_s_file_is_refused(settings: Path) -> None:
     assert "another user" in refused(settings, project_loan)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a link of another user")
+@pytest.mark.parametrize("where", ["file", "folder"])
+@pytest.mark.parametrize("project_is_theirs", [True, False])
+def test_a_link_that_another_user_has_put_into_a_project_is_not_followed_out_of_it(
+    settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, project_is_theirs: bool
+) -> None:
+    """The project is no checkout, where a link of one's own may lead to one's home."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    link = settings if where == "file" else settings.parent
+    (link_file if where == "file" else link_folder)(settings, home)
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    if project_is_theirs:
+        os.chown(settings.parent.parent, 65534, 65534)
+    before = snapshot(tmp_path)
+    assert "belongs to another user" in refused(settings, project_loan)
+    assert snapshot(tmp_path) == before
+
+
 def make_device_link(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
@@ -256,6 +276,9 @@ def write_journal(settings: Path, changes: dict[str, Any]) -> None:
         {"key": None},
         {"litter": 5},
         {"litter": [5]},
+        {"litter": ["settings.json", "settings.json.remoteclaw-backup", "../precious"]},
+        {"litter": ["settings.json", "settings.json.remoteclaw-backup", "/etc"]},
+        {"litter": ["settings.json", "settings.json.remoteclaw-backup", ".."]},
         {"merged_sha256": 5},
         {"existed": "yes"},
     ],
@@ -268,6 +291,16 @@ def test_a_forged_or_partial_journal_is_an_error_that_names_it_and_nothing_is_to
     before = snapshot(settings.parent)
     assert "damaged journal" in refused(settings)
     assert snapshot(settings.parent) == before
+
+
+def test_a_journal_of_a_repositorys_making_deletes_nothing_outside_its_folder(settings: Path) -> None:
+    precious = settings.parent.parent.parent / "precious"
+    precious.mkdir()
+    path_to_it = os.path.relpath(precious, settings.parent)
+    write_journal(settings, {"created_folder": True, "litter": ["settings.json", path_to_it]})
+    assert "damaged journal" in refused(settings)
+    repair(str(settings), str(settings.parent.parent))
+    assert precious.is_dir()
 
 
 def test_a_config_nested_deeper_than_a_parser_goes_is_refused(settings: Path) -> None:

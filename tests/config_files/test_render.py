@@ -6,15 +6,11 @@ import random
 import tomllib
 
 from remoteclaw_sync import McpServerConfig
-from remoteclaw_sync.clis.mcp_entries import (
-    Hideaway,
-    claude_entries,
-    codex_entries,
-    gemini_entries,
-    inline_toml,
-    opencode_entries,
-    tool_prefix_name,
-)
+from remoteclaw_sync.clis.claude.mcp import claude_entries
+from remoteclaw_sync.clis.codex.mcp import codex_entries, inline_toml
+from remoteclaw_sync.clis.gemini.mcp import gemini_entries
+from remoteclaw_sync.clis.mcp_entries import Hideaway, tool_prefix_name
+from remoteclaw_sync.clis.opencode.mcp import opencode_entries
 
 from .test_config_edit import EXAMPLES, random_text
 

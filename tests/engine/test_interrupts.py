@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-RUNS = int(os.environ.get("REMOTECLAW_SYNC_INTERRUPTED_RUNS", "60"))
+RUNS = int(os.environ.get("REMOTECLAW_SYNC_INTERRUPTED_RUNS", "20"))
 
 
 @pytest.mark.parametrize("way", ["sigint", "handler", "async"])

@@ -394,7 +394,10 @@ def test_sys_exit_inside_the_loop_ends_the_tree(host: Any) -> None:
     assert not any(map(alive, pids))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGKILL, id="SIGKILL"), pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.slow)],
+)
 def test_a_host_that_is_killed_takes_its_cli_along(number: int, host: Any) -> None:
     """Both are silent, so no broken pipe would end them; the guard process does."""
     process, pids = host("for event in runtime.execute('hi'): print(event.type, flush=True)")
@@ -404,6 +407,7 @@ def test_a_host_that_is_killed_takes_its_cli_along(number: int, host: Any) -> No
     assert wait_until(lambda: not any(map(alive, pids)))
 
 
+@pytest.mark.slow
 def test_a_host_that_is_killed_after_a_while_takes_its_cli_along(host: Any) -> None:
     process, pids = host(
         """
@@ -454,6 +458,7 @@ events.close()
     assert not any(map(alive, pids))
 
 
+@pytest.mark.slow
 def test_a_forked_copy_does_not_keep_the_pipes_open(host: Any) -> None:
     """The guard must notice the original's death although a worker process lives on."""
     process, pids = host(

@@ -38,7 +38,17 @@ def refuse_pidfd(number: int) -> Callable[..., int]:
     return refuse
 
 
-@pytest.fixture(params=["pidfd", "EPERM", "ENOSYS", "EMFILE", "no such function", "sending EPERM", "sending ENOSYS"])
+PIDFD_REFUSALS = ("ENOSYS", "EMFILE", "sending EPERM", "sending ENOSYS")
+
+
+@pytest.fixture(
+    params=[
+        "pidfd",
+        "EPERM",
+        "no such function",
+        *(pytest.param(refusal, marks=pytest.mark.slow) for refusal in PIDFD_REFUSALS),
+    ]
+)
 def pidfd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "no such function":
         monkeypatch.delattr(os, "pidfd_open")
@@ -146,6 +156,51 @@ def test_a_daemon_that_a_shell_script_sends_away_is_ended(gate: GateMaker, who: 
     assert not alive(pid)
 
 
+@pytest.mark.parametrize("busy_threads", [0, 2])
+def test_a_daemon_that_is_quicker_than_its_host_is_ended(gate: GateMaker, who: Who, busy_threads: int) -> None:
+    """The script begins with it, and a thread that computes keeps the host from looking after its child."""
+    there = gate()
+    daemon = f"(env -i setsid sh -c 'echo $$ > {there.path}; exec sleep 1000' < /dev/null > /dev/null 2>&1 &)"
+    over = threading.Event()
+
+    def compute() -> None:
+        while not over.is_set():
+            sum(range(10_000))
+
+    threads = [threading.Thread(target=compute) for _ in range(busy_threads)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(10):
+            with FakeRuntime(command=["sh", "-c", f"{daemon}; exec sleep 1000"]).start("hi", deadline=60) as run:
+                consumer = threading.Thread(target=list, args=(run,))
+                consumer.start()
+                pid = who(there)
+                run.close()
+                consumer.join()
+            assert not alive(pid)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_daemon_that_has_become_another_user_is_ended(gate: GateMaker, who: Who) -> None:
+    """As under `gosu` or `su` in a container, whose root may not ask for the limits of others."""
+    there = gate()
+    become = "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534); os.setsid(); "
+    start = "os.execve('/bin/sh', ['sh', '-c', 'echo \\$\\$; exec sleep 1000'], {})"
+    script = f'("{sys.executable}" -I -S -c "{become}{start}" > {there.path} &); exec sleep 1000'
+    with FakeRuntime(command=["sh", "-c", script]).start("hi", deadline=60) as run:
+        consumer = threading.Thread(target=list, args=(run,))
+        consumer.start()
+        pid = who(there)
+        run.close()
+        consumer.join()
+    assert not alive(pid)
+
+
 # --- the host dies ---------------------------------------------------------------------------------------------------
 
 HOST = """
@@ -174,7 +229,13 @@ def killed_host() -> Iterator[Callable[..., None]]:
         host.communicate()
 
 
-@ESCAPE
+@pytest.mark.parametrize(
+    "escape",
+    [
+        pytest.param(escape, id=name, marks=() if name == "variable alone" else pytest.mark.slow)
+        for name, escape in ESCAPES.items()
+    ],
+)
 def test_the_guard_of_a_killed_host_ends_what_got_away(
     escape: tuple[list[bool], list[Any]], gate: GateMaker, who: Who, killed_host: Callable[..., None]
 ) -> None:
@@ -185,6 +246,7 @@ def test_the_guard_of_a_killed_host_ends_what_got_away(
     assert wait_until(lambda: not alive(pid))
 
 
+@pytest.mark.slow
 def test_a_run_inside_a_run_is_ended_by_its_own_guard_when_the_outer_one_is_aborted(gate: GateMaker, who: Who) -> None:
     """The inner host dies with the outer run; its guard must not be taken for a leftover of that."""
     there, ready = gate(), gate()
@@ -223,6 +285,7 @@ print(len(states), os.waitpid(own, 0) == (own, 0))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setsid", [False, True])
 @pytest.mark.parametrize("clear_env", [False, True])
 def test_a_host_that_is_process_1_is_left_no_zombies_and_keeps_its_own_children(setsid: bool, clear_env: bool) -> None:

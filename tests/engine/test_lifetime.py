@@ -179,6 +179,7 @@ def test_a_cli_that_stays_after_its_last_word_is_ended_and_the_run_succeeds() ->
     assert result.ok
 
 
+@pytest.mark.slow
 def test_a_cli_that_stays_and_ignores_sigterm_succeeds_too() -> None:
     steps = (["ignore", "SIGTERM"], ["text", "a"], DONE, ["hang"])
     assert done(FakeRuntime(*steps, linger=0.1, timeout=None).execute("hi")).ok
@@ -204,6 +205,7 @@ def test_what_comes_after_the_last_word_still_arrives(gate: GateMaker) -> None:
         assert done(after(run, "a")).text == "ab"
 
 
+@pytest.mark.slow
 def test_a_cli_that_goes_on_after_its_last_word_has_all_the_time_it_needs() -> None:
     steps = (["text", "a"], DONE, ["line", {"type": "reopen"}], ["sleep", 1.2], ["text", "b"], DONE)
     assert done(FakeRuntime(*steps, linger=0.5).execute("hi")).text == "ab"
@@ -250,6 +252,7 @@ def test_silence_in_the_middle_ends_the_run_and_what_was_said_stays() -> None:
     assert result.text == "ab"
 
 
+@pytest.mark.slow
 def test_silence_of_a_cli_that_ignores_sigterm_ends_the_run() -> None:
     events, result = finished(quick(["ignore", "SIGTERM"], ["text", "a"], ["hang"], timeout=SHORT).execute("hi"))
     assert codes(events) == ["WATCHDOG_TIMEOUT"]
@@ -264,6 +267,7 @@ def test_silence_ends_the_cli_while_nobody_iterates() -> None:
         assert codes(finished(after(run, "a"))[0]) == ["WATCHDOG_TIMEOUT"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fd", [1, 2], ids=["stdout", "stderr"])
 def test_steady_lines_at_a_third_of_the_timeout_are_life(fd: int) -> None:
     steps = (["beat", 0.3, 8, '{"type":"heartbeat"}\n', fd], ["text", "a"])
@@ -277,6 +281,7 @@ def test_dots_without_an_end_of_line_are_silence(fd: int) -> None:
     assert codes(events) == ["WATCHDOG_TIMEOUT"]
 
 
+@pytest.mark.slow
 def test_a_long_line_that_arrives_slowly_is_life() -> None:
     """Each piece takes longer than a third of the limit, all of them three times as long as the limit."""
     piece = "x" * 65_536
@@ -299,6 +304,7 @@ def test_what_a_runtime_calls_no_life_does_not_reset_the_clock() -> None:
     assert codes(finished(Sceptic(*steps, timeout=SHORT).execute("hi"))[0]) == ["WATCHDOG_TIMEOUT"]
 
 
+@pytest.mark.slow
 def test_a_slow_consumer_is_no_silence_while_the_cli_writes() -> None:
     steps = (["text", "a"], ["beat", 0.2, 12, '{"type":"heartbeat"}\n'], ["text", "b"])
     run = FakeRuntime(*steps, timeout=0.8).start("hi")
@@ -308,6 +314,7 @@ def test_a_slow_consumer_is_no_silence_while_the_cli_writes() -> None:
         assert done(after(run, "a")).ok
 
 
+@pytest.mark.slow
 def test_a_slow_consumer_is_no_silence_after_the_cli_has_finished() -> None:
     run = quick(["text", "a"], ["text", "b"], timeout=SHORT).start("hi")
     with run:
@@ -316,6 +323,7 @@ def test_a_slow_consumer_is_no_silence_after_the_cli_has_finished() -> None:
         assert done(after(run, "a")).ok
 
 
+@pytest.mark.slow
 def test_a_slow_consumer_gets_all_that_came_before_the_silence() -> None:
     run = quick(["text", "a"], ["text", "b"], ["text", "c"], ["hang"], timeout=SHORT).start("hi")
     with run:
@@ -330,6 +338,7 @@ TOOL: list[Any] = ["line", {"type": "tool_use", "id": "t1"}]
 TOOL_RESULT: list[Any] = ["line", {"type": "tool_result", "id": "t1"}]
 
 
+@pytest.mark.slow
 def test_while_a_tool_runs_the_longer_limit_counts() -> None:
     steps = (TOOL, ["sleep", 4 * SHORT], TOOL_RESULT, ["text", "a"])
     assert done(quick(*steps, timeout=SHORT, tool_timeout=60).execute("hi")).ok
@@ -351,11 +360,13 @@ def test_after_the_last_tool_result_the_shorter_limit_counts_again() -> None:
     assert codes(events) == ["WATCHDOG_TIMEOUT"]
 
 
+@pytest.mark.slow
 def test_while_one_of_two_tools_runs_the_longer_limit_counts() -> None:
     steps = (TOOL, ["line", {"type": "tool_use", "id": "t2"}], TOOL_RESULT, ["sleep", 4 * SHORT], ["text", "a"])
     assert done(quick(*steps, timeout=SHORT, tool_timeout=60).execute("hi")).ok
 
 
+@pytest.mark.slow
 def test_a_tool_call_that_a_slow_consumer_has_not_read_counts_as_well() -> None:
     steps = (["text", "a"], ["sleep", 0.1], TOOL, ["sleep", 4 * SHORT], TOOL_RESULT, ["text", "b"])
     run = quick(*steps, timeout=SHORT, tool_timeout=60).start("hi")
@@ -420,6 +431,7 @@ def test_beyond_the_limit_the_cli_waits_and_nothing_is_lost(gate: GateMaker) -> 
     assert result.text == "".join(f"{number}," for number in range(count))
 
 
+@pytest.mark.slow
 def test_being_kept_waiting_is_no_silence() -> None:
     count = 5_000
     run = FakeRuntime(["repeat", NUMBERED, count], max_pending_bytes=100_000, timeout=1.0).start("hi")
@@ -440,6 +452,7 @@ def test_a_cli_that_is_kept_waiting_can_be_aborted() -> None:
         assert done([first, *run]).aborted
 
 
+@pytest.mark.slow
 def test_a_cli_that_is_kept_waiting_meets_its_deadline() -> None:
     run = FakeRuntime(["repeat", NUMBERED, 1_000_000], max_pending_bytes=100_000).start("hi", deadline=2.0)
     with run:

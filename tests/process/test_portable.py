@@ -67,6 +67,7 @@ def test_silence_ends_the_run() -> None:
     assert result.text == "a"
 
 
+@pytest.mark.slow
 def test_a_cli_that_ignores_sigterm_is_killed() -> None:
     run = Portable(["ignore", "SIGTERM"], ["text", "a"], ["hang"]).start("hi")
     next(run)
@@ -107,6 +108,7 @@ def test_events_may_come_on_stderr() -> None:
     assert (result.text, result.stderr) == ("a", "note")
 
 
+@pytest.mark.slow
 def test_a_grandchild_that_holds_the_pipes_does_not_keep_the_run_alive(gate: Callable[[], Gate]) -> None:
     """It survives here (documented), and with it the threads that read its pipes; they end when it does."""
     there = gate()

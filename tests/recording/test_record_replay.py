@@ -405,6 +405,7 @@ def test_a_fifo_that_somebody_reads_gets_the_recording(tmp_path: Path) -> None:
         os.close(reader)
 
 
+@pytest.mark.slow
 def test_a_fifo_whose_reader_has_stopped_reading_holds_up_neither_run_nor_abort(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
@@ -489,6 +490,21 @@ def test_a_cassette_of_an_unknown_provider_is_refused(tmp_path: Path) -> None:
     path.write_text('{"cassette": 1, "provider": "gpt"}')
     with pytest.raises(CassetteError, match="unknown provider 'gpt'"):
         ReplayRuntime(path)
+
+
+def make_giant(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 100 * 1024**3)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), make_giant])
+def test_what_only_has_the_name_of_a_recording_neither_fills_the_memory_nor_is_waited_for(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    """It may come with a repository."""
+    make(tmp_path / "run.jsonl")
+    with pytest.raises(OSError, match="not a regular file|larger than"):
+        ReplayRuntime(tmp_path / "run.jsonl")
 
 
 def test_a_missing_file_is_an_oserror() -> None:

@@ -7,15 +7,15 @@ OPENCODE_PERMISSION.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 
+from ..._json import read_object
 from ...types import AgentExecuteParams, ErrorSubtype
 from ...wire.fields import Message, integer, mapping, text
+from .facts import PACKAGE_OF_TWO
 
-PACKAGE = "@opencode/cli"
 PARENTS = 5  # Folders from the program up to its package.json.
 OWN_FOLDERS = frozenset({"opencode", ".opencode"})
 VERSION_FOLDER = re.compile(r"2\.\d+\.\d+(?:[-_+][\w.]+)?")
@@ -59,17 +59,12 @@ def is_installed(program: str, search_path: str | None) -> bool:
             return True
         package = _package_name(path)
         if package is not None:
-            return package == PACKAGE or package.startswith(f"{PACKAGE}-")
+            return package == PACKAGE_OF_TWO or package.startswith(f"{PACKAGE_OF_TWO}-")
     return False
 
 
 def _package_name(folder: str) -> str | None:
-    try:
-        with open(os.path.join(folder, "package.json"), encoding="utf-8") as file:
-            package = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return None
-    return text(package, "name") or None if isinstance(package, dict) else None
+    return text(read_object(os.path.join(folder, "package.json")), "name") or None
 
 
 def refuses_dir(stderr: str) -> bool:
