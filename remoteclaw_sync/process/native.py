@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterable, Mapping
+
+ENCODING, ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 
 def native(text: str) -> bytes:
     """Its bytes. What the host's locale cannot carry (under `LC_ALL=C` all but ASCII) goes as UTF-8: the CLIs take
     nothing else, whatever the locale says."""
     try:
-        return os.fsencode(text)
+        return text.encode(ENCODING, ERRORS)
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogateescape")
 

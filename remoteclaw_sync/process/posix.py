@@ -25,7 +25,7 @@ from .launch import Launch, Sink, SpawnError
 from .live_children import spawning
 from .native import native, native_arguments, native_environment, write_to_pipe
 from .spawn_errors import explain_spawn_failure
-from .sweep import CAN_SWEEP, KILL_SECONDS, Grip, end_leftovers, stat_of, wait_until_gone
+from .sweep import CAN_SWEEP, KILL_SECONDS, Grip, end_leftovers, leaders, stat_of, wait_until_gone
 from .tag import new_tag, tagging
 
 logger = logging.getLogger(__name__)
@@ -89,6 +89,7 @@ class PosixBackend:
                 start_new_session=True,
             )
         self._process, self.pid = process, process.pid
+        leaders.add(process.pid)
         for fd in (stdin_out, stdout_in, stderr_in):
             self._close(fd)
         self._stdin = stdin_in
@@ -188,8 +189,7 @@ class PosixBackend:
             self._poll.register(self._events_fd, select.POLLIN)
 
     def _read_events(self) -> None:
-        chunk = _read(self._events_fd)
-        if chunk:
+        if chunk := _read(self._events_fd):
             self._events(chunk)
         elif chunk is not None:
             self.pause_reading()
@@ -280,6 +280,7 @@ class PosixBackend:
         if drain and not self.events_ended:
             _drain(self._events_fd, self._events)
         _drain(self._diagnostics_fd, self._diagnostics)
+        leaders.discard(self.pid)
         exit_code = self._reap()
         self._release()
         if dismissed is not None:

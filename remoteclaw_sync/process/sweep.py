@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import select
 import signal
 import threading
@@ -118,8 +117,7 @@ class _Look:
         self._by_session = {marks.session: marks for marks in runs}
         self._by_tag: dict[int | None, Marks] = {marks.tag: marks for marks in runs if marks.tag is not None}
         self._by_marker = {f"{marks.marker}=".encode(): marks for marks in runs}
-        self._marker = re.compile(b"|".join(map(re.escape, self._by_marker)))
-        self._exempt = {os.getpid(), *self._by_session}  # Each leader is ended and reaped by its own supervisor.
+        self._exempt = {os.getpid(), *self._by_session, *leaders}
 
     def run_of(self, pid: int) -> Marks | None:
         """The run that this process, dead or alive, belongs to."""
@@ -130,11 +128,12 @@ class _Look:
             if session == KERNEL_SESSION:
                 return None
             found = self._by_session.get(session) or self._by_tag.get(tag_of(pid))
-            if found is None and (marker := self._marker.search(_content(f"/proc/{pid}/environ"))):
-                found = self._by_marker[marker.group()]
+            return found or self._marked(_content(f"/proc/{pid}/environ"))
         except OSError:
             return None  # Gone meanwhile, or another user's.
-        return found
+
+    def _marked(self, environment: bytes) -> Marks | None:
+        return next((marks for marker, marks in self._by_marker.items() if marker in environment), None)
 
 
 class _Search:
@@ -145,6 +144,7 @@ class _Search:
         self.found: list[tuple[int, Stat]] | None = None  # Not yet looked for.
 
 
+leaders: set[int] = set()  # The CLIs of this host's runs. Each is ended and reaped by its own supervisor.
 _waiting: deque[_Search] = deque()
 _looking = threading.Lock()
 
@@ -179,6 +179,7 @@ def forget_after_fork() -> None:
     global _looking
     _looking = threading.Lock()
     _waiting.clear()
+    leaders.clear()
 
 
 def end_leftovers(session: int, marker: str, tag: int | None = None) -> None:
