@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import uuid
@@ -37,6 +38,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _whole_suite_is_asked_for(config: pytest.Config) -> bool:
     asked_for = (config.invocation_params.dir / argument.partition("::")[0] for argument in config.args)
     return any(TESTS.is_relative_to(path.resolve()) for path in asked_for)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where none may be written beside the sources, each Python that a test starts would compile all it imports anew,
+    which is two thirds of its time. So they get a folder for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.dont_write_bytecode:
+            patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+            patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("bytecode")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -22,8 +22,9 @@ class DialectRuntime(CLIRuntimeBase):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.reset_state()
+        self._renew_dialect()
 
-    def reset_state(self) -> None:
+    def _renew_dialect(self) -> None:
         self.dialect = self.DIALECT()
         self.outcome = self.dialect.outcome
 
@@ -33,8 +34,7 @@ class DialectRuntime(CLIRuntimeBase):
 
     def new_dialect(self, params: AgentExecuteParams) -> Dialect:
         """A fresh one for each start, unless a subclass wants to see the lines itself."""
-        self.dialect = self.DIALECT()
-        self.outcome = self.dialect.outcome
+        self._renew_dialect()
         overridden = type(self).extract_event is not DialectRuntime.extract_event
         return super().new_dialect(params) if overridden else self.dialect
 

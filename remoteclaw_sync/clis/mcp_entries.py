@@ -42,8 +42,8 @@ def protected(values: Mapping[str, str], protect: Protect) -> dict[str, str]:
 class EnvReferences:
     """Moves values out of a config into environment variables, because the CLI would expand what stands in them.
 
-    CLIs replace `$NAME` and `${NAME}`, or `{env:NAME}` and `{file:NAME}`, in every string: a password may contain any of
-    these. What a variable holds is not expanded again, or not if it is `written` so.
+    CLIs replace `$NAME` and `${NAME}`, or `{env:NAME}` and `{file:NAME}`, in every string: a password may contain any
+    of these. What a variable holds is not expanded again, or not if it is `written` so.
     """
 
     PREFIX = "REMOTECLAW_SYNC_MCP_"

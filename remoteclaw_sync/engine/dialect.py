@@ -5,6 +5,7 @@ A dialect has no thread, no clock and no process. Tests and recordings feed it a
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,7 +41,6 @@ class Dialect:
     def __init__(self) -> None:
         self.outcome = RunOutcome()
         self.learn: Callable[[Mapping[str, Any]], None] | None = None  # Has a recording keep further facts.
-        self._fast = fast_parser()
 
     @property
     def owner(self) -> str:
@@ -51,11 +51,11 @@ class Dialect:
 
     def events(self, block: bytes) -> list[AgentEvent]:
         """What these lines mean."""
-        return [event for item in self.parse(block) for event in self.events_of(item)]
+        return [event for item in self.parser()(block) for event in self.events_of(item)]
 
-    def parse(self, block: bytes) -> list[Any]:
-        """An item for each of these whole lines. Knows nothing of the run."""
-        return parse_block(block, self._fast)
+    def parser(self) -> Callable[[bytes], list[Any]]:
+        """Makes an item of each of these whole lines. Knows nothing of the run."""
+        return functools.partial(parse_block, fast=fast_parser())
 
     def events_of(self, item: Any) -> Sequence[AgentEvent]:
         """What an item means. A hook's mistake is an event too, because the run goes on."""
@@ -145,8 +145,8 @@ class HookDialect(Dialect):
     def owner(self) -> str:
         return type(self._hooks).__name__
 
-    def parse(self, block: bytes) -> list[Any]:
-        return block.split(b"\n")
+    def parser(self) -> Callable[[bytes], list[Any]]:
+        return lambda block: block.split(b"\n")
 
     def _read_odd(self, item: bytes) -> Extracted:
         line = decode(item)

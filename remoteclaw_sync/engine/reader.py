@@ -10,8 +10,33 @@ from .. import errors
 from ..types import AgentErrorEvent
 from ..wire.json_lines import LineFramer, pieces_of
 from .dialect import Dialect
-from .startup import Preamble
 from .transport import Transport
+
+PREAMBLE_BYTES = 65_536
+
+
+class Preamble:
+    """What a CLI prints on the stream of events before the first of them: some put their help there."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._words: list[bytes] = []
+        self._size = 0
+
+    def push(self, block: bytes) -> None:
+        """Take these whole lines, up to the first event."""
+        for line in block.split(b"\n"):
+            if line.lstrip().startswith(b"{"):
+                self.is_over = True
+                self._words.clear()
+                return
+            if self._size < PREAMBLE_BYTES:
+                self._words.append(line[:PREAMBLE_BYTES])
+                self._size += len(line)
+
+    def text(self) -> str:
+        """The words; none once there was an event."""
+        return b"\n".join(self._words).decode(errors="replace").strip()
 
 
 class Reader:
@@ -19,7 +44,7 @@ class Reader:
 
     def __init__(self, transport: Transport, dialect: Dialect, max_line_bytes: int) -> None:
         self._transport = transport
-        self._parse = dialect.parse
+        self._parse = dialect.parser()
         self._max_line_bytes = max_line_bytes
         self._framer = LineFramer(max_line_bytes)
         self._lines_skipped = 0

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import attrs
 
 from .. import errors
 from ..process.ending import EndReason
 from ..process.environment import host_environment
-from ..process.launch import SpawnFailure
+from ..process.launch import Exit, SpawnFailure
 from ..redaction import Redactor, secrets_of_run
 from ..types import AgentErrorEvent, AgentExecuteParams
 from .agent import Agent
@@ -30,65 +28,63 @@ class Session:
     def __init__(self, agent: Agent, params: AgentExecuteParams) -> None:
         self.agent = agent
         self.params = params
+        self.redact = Redactor(secrets_of_run(params, host_environment, agent.command))
         # The warning that a run which had to be started twice began with (see `Agent.remedy`).
         self.remedied: AgentErrorEvent | None = None
-        self.restarts = 0
-        self.redact: Redactor
+        self._restarts = 0
         self.dialect: Dialect
         self.transport: Transport
         self.reader: Reader
         self._setup: RunSetup
-
-    def prepare(self) -> None:
-        """When the first event is asked for."""
-        self.redact = Redactor(secrets_of_run(self.params, host_environment, self.agent.command))
+        self._exit: Exit | None = None
+        self.ended: Ended  # From `end` on.
 
     def open(self, due: float | None) -> Transport:
         """A way to the agent, not yet started. `due` is when the turn has to be over."""
+        self._exit = None
         self.dialect = self.agent.new_dialect(self.params)
         self._setup = RunSetup(self.agent, self.params, self.dialect, self.remedied, due)
         self.transport = self.agent.connect(self._setup)
         self.reader = Reader(self.transport, self.dialect, self.agent.max_line_bytes)
         return self.transport
 
-    def close(self) -> None:
-        """Wait until the process is gone, with all that was made for it."""
-        try:
-            self.transport.close()
-        except BaseException:
-            self.transport.request_close()  # Interrupted, perhaps before it was asked; the rest it does by itself.
-            raise
-        finally:
-            self._setup.heard_all()
+    def close(self) -> Exit:
+        """Wait until the process is gone, with all that was made for it. Does nothing a second time."""
+        if self._exit is None:
+            try:
+                self._exit = self.transport.close()
+            except BaseException:
+                self.transport.request_close()  # Interrupted, perhaps before it was asked; the rest it does by itself.
+                raise
+            finally:
+                self._setup.heard_all()
+        return self._exit
 
     # --- its end ----------------------------------------------------------------------------------------------
 
-    def closing(self) -> Closing:
-        """What the end of the process means."""
-        transport = self.transport
-        if transport.failure is not None:
+    def end(self) -> Closing:
+        """Wait for the end of the process, and say what it means."""
+        end, agent = self.close(), self.agent
+        stderr = said = self.redact(end.diagnostics)
+        if words := self.reader.preamble.text():
+            said = self.redact("\n".join(filter(None, (end.diagnostics, words))))
+        self.ended = Ended(exit_code=end.code, stderr=stderr, said=said, cli_version=agent.cli_version)
+        if end.failure is not None:
             return Closing()
-        stderr, said = self.redact(transport.diagnostics), self.said()
-        agent = self.agent
-        ended = Ended(exit_code=transport.exit_code, stderr=stderr, said=said, cli_version=agent.cli_version)
-        closing = ask(self.dialect.at_exit, ended)
+        closing = ask(self.dialect.at_exit, self.ended)
         if not isinstance(closing, Closing):
             closing = Closing()
         if not self.reader.preamble.is_over:
-            missing = missing_program(agent.program, transport.exit_code, said)
+            missing = missing_program(agent.program, end.code, said)
             closing = closing if missing is None else attrs.evolve(closing, cause=missing)
         return closing
 
-    def warnings(self, closing: Closing) -> Iterator[AgentErrorEvent]:
+    def warnings(self, closing: Closing) -> list[AgentErrorEvent]:
         """What the caller should know of the end, though it does not fail the run."""
+        warnings = [] if self.transport.ending.backlog_unwanted else [*closing.warnings]
         if self._setup.failure is not None:
-            yield AgentErrorEvent(self._setup.failure, errors.CLI_WARNING)
-        if not self.transport.ending.backlog_unwanted:
-            yield from closing.warnings
-
-    def said(self) -> str:
-        """All that the CLI said to people: on stderr, and on the other stream where no event followed."""
-        return self.redact("\n".join(filter(None, (self.transport.diagnostics, self.reader.preamble.text()))))
+            warnings.insert(0, AgentErrorEvent(self._setup.failure, errors.CLI_WARNING))
+        return warnings
 
     def presentable(self, stderr: str) -> str:
         """What of it people are shown."""
@@ -101,29 +97,27 @@ class Session:
 
     def remedy(self) -> AgentErrorEvent | None:
         """The wish to start once more, with the warning to give, if that may cure a start that failed."""
-        transport, agent = self.transport, self.agent
-        failed = transport.failure is None and transport.ending.reason is EndReason.EXITED and transport.exit_code != 0
-        if not failed or self.restarts >= agent.most_restarts or self.dialect.outcome.terminal is not None:
+        end, agent = self.close(), self.agent
+        failed = end.failure is None and end.reason is EndReason.EXITED and end.code != 0
+        if not failed or self._restarts >= agent.most_restarts or self.dialect.outcome.terminal is not None:
             return None
-        warning = ask(agent.remedy, transport.exit_code, self.said())
+        warning = ask(agent.remedy, end.code, self.ended.said)
         if warning is not None:
-            self.restarts += 1
+            self._restarts += 1
         return warning
 
     def explained(self, verdict: Verdict) -> Verdict:
         """The verdict, with what an old CLI may have to do with a failure at its start."""
-        transport, agent = self.transport, self.agent
-        at_start = transport.failure is None and not self.reader.preamble.is_over
-        if not at_start or transport.ending.reason is not EndReason.EXITED or verdict.error is None:
+        end, cli = self.close(), self.agent.cli_facts
+        at_start = end.failure is None and end.reason is EndReason.EXITED and not self.reader.preamble.is_over
+        if not at_start or cli is None or verdict.error is None or verdict.error_subtype not in MAY_BE_AGE:
             return verdict
-        if agent.cli_facts is None or verdict.error_subtype not in MAY_BE_AGE:
-            return verdict
-        version = ask(agent.cli_version)
-        return attrs.evolve(verdict, error=with_needed_version(verdict.error, agent.cli_facts, version, self.params))
+        version = ask(self.agent.cli_version)
+        return attrs.evolve(verdict, error=with_needed_version(verdict.error, cli, version, self.params))
 
     def spawn_failure(self) -> SpawnFailure | None:
         """Why there is no process, with where the command is after all, or how to install it."""
-        failure = self.transport.failure
+        failure = self.close().failure
         if failure is None:
             return None
         return with_place(failure, ask(self.agent.other_places) or [], self.agent.install_hint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ..process.ending import EndLatch, EndReason
-from ..process.launch import Limits, Phase, SpawnFailure
+from ..process.launch import Exit, Limits, Phase
 
 
 class Transport(Protocol):
@@ -13,13 +13,9 @@ class Transport(Protocol):
 
     ending: EndLatch
     tools_outstanding: bool
-    failure: SpawnFailure | None
-    exit_code: int | None
 
     @property
     def pid(self) -> int | None: ...
-    @property
-    def diagnostics(self) -> str: ...
     @property
     def heard_in_time(self) -> bool: ...
 
@@ -32,4 +28,4 @@ class Transport(Protocol):
     def expect_exit(self, expected: bool, linger: float | None = None) -> None: ...
     def request_end(self, reason: EndReason) -> None: ...
     def request_close(self) -> None: ...
-    def close(self) -> object: ...
+    def close(self) -> Exit: ...

@@ -6,6 +6,7 @@ session's dialect, and leaves as events. Only `request_end` and `close` are call
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import attrs
 
+from .. import errors
 from ..process.ending import EndReason
 from ..types import (
     AgentDoneEvent,
@@ -30,7 +32,7 @@ from .dialect import hook_failure
 from .outcome import Closing, RunOutcome
 from .session import Session
 from .transport import Transport
-from .verdict import Evidence, judge
+from .verdict import WAS_ABORTED, Evidence, judge
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +92,6 @@ class Turn:
         """See `CLIRuntimeBase.execute` for the contract."""
         session, signal = self._session, self._session.params.abort_signal
         self._started_at = time.monotonic()
-        session.prepare()
         if signal is not None and signal.is_set():
             self.request_end(EndReason.ABORTED)
         if self._wanted_end is EndReason.CLOSED:
@@ -121,8 +122,7 @@ class Turn:
                         break
                     if (skipped := self._after_chunk()) is not None:
                         yield skipped
-                session.close()
-                closing = session.closing()
+                closing = session.end()
                 for warning in session.warnings(closing):
                     yield self._error(warning)
             finally:
@@ -217,23 +217,26 @@ class Turn:
 
     def _end(self, closing: Closing) -> Generator[AgentEvent, None, None]:
         """The verdict: an error if there is one to tell, then `done`."""
-        session, transport = self._session, self._transport
-        agent = session.agent
-        reason = (transport.ending.reason if transport else self._wanted_end) or EndReason.EXITED
-        if transport is not None:
-            logger.debug("child %s: %s, exit code %s", transport.pid, reason, transport.exit_code)
-        outcome = closing.applied_to(session.dialect.outcome) if transport else RunOutcome()
-        if reason is EndReason.CLOSED:
-            self.result = self._result(outcome, "aborted")
+        session, agent = self._session, self._session.agent
+        if self._transport is None:  # Somebody wanted the end before there was anything to end.
+            yield from self._ended_before_start()
+            return
+        end, ended = session.close(), session.ended
+        logger.debug("child %s: %s, exit code %s", self._transport.pid, end.reason, end.code)
+        outcome = closing.applied_to(session.dialect.outcome)
+        stderr = session.presentable(ended.stderr)
+        result = functools.partial(self._result, outcome, end.reason, exit_code=end.code, stderr=stderr)
+        if end.reason is EndReason.CLOSED:
+            self.result = result("aborted")
             return
         verdict = judge(
             Evidence(
                 program=agent.program,
                 exit_codes=agent.cli_facts.exit_codes if agent.cli_facts else {},
-                end_reason=reason,
-                spawn_failure=session.spawn_failure() if transport else None,
-                exit_code=transport.exit_code if transport else None,
-                diagnostics=session.presentable(session.said()) if transport else "",
+                end_reason=end.reason,
+                spawn_failure=session.spawn_failure(),
+                exit_code=end.code,
+                diagnostics=session.presentable(ended.said),
                 outcome=outcome,
                 finished_in_time=self._finished_in_time,
                 answered=self._answered,
@@ -244,21 +247,31 @@ class Turn:
                 explained_exit=closing.cause,
             )
         )
-        if transport is not None:
-            verdict = session.explained(verdict)
+        verdict = session.explained(verdict)
         # Built before the error is yielded: by then files are restored and the process is reaped, whatever comes next.
-        self.result = self._result(outcome, verdict.error_subtype)
+        self.result = result(verdict.error_subtype)
         if verdict.error is not None:
             yield self._error(verdict.error)
         yield AgentDoneEvent(self.result)
 
-    def _result(self, outcome: RunOutcome, error_subtype: ErrorSubtype | None) -> AgentRunResult:
-        session, transport = self._session, self._transport
-        reason = transport.ending.reason if transport else self._wanted_end
+    def _ended_before_start(self) -> Generator[AgentEvent, None, None]:
+        assert self._wanted_end is not None
+        self.result = self._result(RunOutcome(), self._wanted_end, "aborted")
+        yield self._error(AgentErrorEvent(WAS_ABORTED, errors.ABORTED))
+        yield AgentDoneEvent(self.result)
+
+    def _result(
+        self,
+        outcome: RunOutcome,
+        reason: EndReason,
+        error_subtype: ErrorSubtype | None,
+        exit_code: int | None = None,
+        stderr: str = "",
+    ) -> AgentRunResult:
         return AgentRunResult(
             text="".join(self._text_parts),
             session_id=outcome.session_id,
-            duration_ms=round(session.duration(time.monotonic() - self._started_at) * 1000, 3),
+            duration_ms=round(self._session.duration(time.monotonic() - self._started_at) * 1000, 3),
             usage=outcome.usage,
             aborted=reason in (EndReason.ABORTED, EndReason.CLOSED),
             total_cost_usd=outcome.total_cost_usd,
@@ -267,8 +280,8 @@ class Turn:
             stop_reason=outcome.stop_reason,
             error_subtype=error_subtype,
             permission_denials=tuple(outcome.permission_denials),
-            exit_code=transport.exit_code if transport else None,
-            stderr=session.presentable(session.redact(transport.diagnostics)) if transport else "",
+            exit_code=exit_code,
+            stderr=stderr,
         )
 
 

@@ -157,7 +157,7 @@ class ChildProcess:
         return chunk
 
     def _wait_for_chunk(self, timeout: float | None) -> None:
-        in_main_thread = threading.current_thread() is threading.main_thread()
+        in_main_thread = threading.get_ident() == threading.main_thread().ident
         patience = SIGNAL_PATIENCE if in_main_thread else EXCEPTION_PATIENCE
         until = None if timeout is None else self._clock() + timeout
         while not self._chunks:
@@ -168,8 +168,7 @@ class ChildProcess:
                 patience = min(patience, left)
             self._arrived.acquire(timeout=patience)
 
-    def _hand_over(self, chunk: bytes | None) -> None:
-        self._chunks.append(chunk)
+    def _wake_consumer(self) -> None:
         try:
             self._arrived.release()
         except RuntimeError:
@@ -338,7 +337,8 @@ class ChildProcess:
             registry.discard(self)
             self._finished.set()
             # Last: when the consumer has it, this thread is as good as gone, and close() need not wait for it.
-            self._hand_over(None)
+            self._chunks.append(None)
+            self._wake_consumer()
 
     def _prepare(self) -> bool:
         """Whether there is now a child to spawn."""
@@ -391,6 +391,9 @@ class ChildProcess:
                     return
                 self._next_look_at = due
             due = self._next_look_at
+            if self._chunks:
+                # As late as this: before the supervisor lets go of the interpreter, the consumer could only wait for it.
+                self._wake_consumer()
             backend.wait(None if due == FOREVER else min(max(due - now, 0.0), LONGEST_SLEEP))
             now = clock()
 
@@ -479,14 +482,13 @@ class ChildProcess:
         self._bytes_in += len(chunk)
         if self._observer is not None:
             self._observer.said(chunk)  # First: what the consumer has heard is on record if the host dies of it.
-        self._hand_over(chunk)
-        if self._pending() >= self._max_pending:
+        self._chunks.append(chunk)
+        if self._bytes_in - self._bytes_out >= self._max_pending:
             self._must_look = True
         # Here and not in the consumer, which may not come back for a long time.
-        for loan in self._loans:
-            if loan.is_over(chunk):
-                self._give_back()
-                break
+        if self._loans and any(loan.is_over(chunk) for loan in self._loans):
+            self._wake_consumer()
+            self._give_back()
 
     def _give_back(self) -> None:
         loans, self._loans = self._loans, ()
@@ -504,8 +506,9 @@ class ChildProcess:
     def _end_without_child(self, failure: SpawnFailure) -> None:
         self.failure = failure
         registry.discard(self)
-        self._hand_over(None)
         self._finished.set()
+        self._chunks.append(None)
+        self._wake_consumer()
 
 
 def _locked() -> threading.Lock:

@@ -1,8 +1,10 @@
-"""Text as the operating system takes it: arguments, environment variables and folders of a child."""
+"""Text as the operating system takes it (arguments, environment variables and folders of a child), and a write that no
+signal follows."""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterable, Mapping
 
 
@@ -23,3 +25,16 @@ def native_arguments(arguments: Iterable[str]) -> list[bytes]:
 def native_environment(env: Mapping[str, str]) -> dict[bytes, bytes]:
     """A whole environment."""
     return {native(name): native(value) for name, value in env.items()}
+
+
+def write_to_pipe(fd: int, data: bytes | memoryview) -> int:
+    """os.write() that a host which has restored the default SIGPIPE survives (EPIPE instead)."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+    try:
+        return os.write(fd, data)
+    except BrokenPipeError:
+        if signal.SIGPIPE in signal.sigpending():
+            signal.sigwait({signal.SIGPIPE})  # Takes it away before it is let through.
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -61,7 +61,7 @@ class Machine:
             folder.mkdir()
         self.env = {"PATH": f"{self.bin}{os.pathsep}{os.defpath}", "HOME": str(self.home), "TMPDIR": str(root)}
         self.env["PYTHONPATH"] = str(package.parent)
-        self.inside: list[str] = []  # What commands are started with.
+        self.inside: list[str] = []  # Put before a command; see `Container`.
 
     def python(self, *arguments: str) -> str:
         done = subprocess.run(
@@ -184,7 +184,7 @@ def test_a_version_of_it_that_is_too_old_is_read_from_its_files_and_refused(mach
 
 
 def test_its_config_is_restored_after_a_host_that_died_with_it(machine: Machine, container: Container) -> None:
-    machine.inside = container.inside  # Where the only processes that the doctor can find and end are our own.
+    machine.inside = container.inside  # What `--repair` ends is not ours outside of it.
     config = machine.project / ".acme" / "config.json"
     config.parent.mkdir()
     config.write_text('{"theme": "dark"}')

@@ -28,7 +28,7 @@ def recorded(provider: str) -> Iterator[tuple[CLIRuntimeBase, bytes, list[AgentE
         runtime = create_cli_runtime(provider)
         dialect = dialect_of(runtime)
         for line in path.read_bytes().splitlines():
-            for item in dialect.parse(line):
+            for item in dialect.parser()(line):
                 yield runtime, line, list(dialect.events_of(item))
 
 

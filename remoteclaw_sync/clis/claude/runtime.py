@@ -86,7 +86,6 @@ class ClaudeCliRuntime(DialectRuntime):
         super().__init__(command, timeout, **options)
 
     def reset_state(self) -> None:
-        super().reset_state()
         self._system_prompt_file: str | None = None
         self._mcp_args: tuple[str, ...] = ()
         self._mcp_env: dict[str, str] = {}
@@ -95,7 +94,8 @@ class ClaudeCliRuntime(DialectRuntime):
     # --- the command line -----------------------------------------------------------------------------------
 
     def check_params(self, params: AgentExecuteParams) -> None:
-        check_distinct(params.mcp_servers)
+        if params.mcp_servers:
+            check_distinct(params.mcp_servers)
         for image in params.images:
             image_media_type(image)
 

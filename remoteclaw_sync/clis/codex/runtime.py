@@ -102,7 +102,6 @@ class CodexCliRuntime(DialectRuntime):
         self.wait_for_network = wait_for_network
 
     def reset_state(self) -> None:
-        super().reset_state()
         self._asked_thread: str | None = None
         self._used_before: AgentUsage | None = AgentUsage()  # In this thread; None if that is not known.
         self._instructions_ignored = False

@@ -112,7 +112,6 @@ class GeminiCliRuntime(DialectRuntime):
         super().__init__(command, timeout, **options)
 
     def reset_state(self) -> None:
-        super().reset_state()
         self._resumed_id: str | None = None
         self._mcp_env: dict[str, str] = {}
         self._mcp_names: tuple[str, ...] = ()

@@ -94,7 +94,6 @@ class OpenCodeCliRuntime(DialectRuntime):
         self.generate_title = generate_title
 
     def reset_state(self) -> None:
-        super().reset_state()
         self._store: SessionStore | None = None
         self._instructions: str | None = None
         self._servers: Collection[str] = ()  # The names of the caller's.
