@@ -392,7 +392,7 @@ class ChildProcess:
                 self._next_look_at = due
             due = self._next_look_at
             if self._chunks:
-                # As late as this: before the supervisor lets go of the interpreter, the consumer could only wait for it.
+                # As late as this: before the supervisor lets go of the interpreter, the consumer could only wait.
                 self._wake_consumer()
             backend.wait(None if due == FOREVER else min(max(due - now, 0.0), LONGEST_SLEEP))
             now = clock()
