@@ -408,6 +408,7 @@ def test_no_limit_and_endless_limits_work(limit: float | None) -> None:
 NUMBERED = '{"type":"text","text":"%d,","padding":"' + "x" * 1000 + '"}\n'
 
 
+@pytest.mark.slow
 def test_a_consumer_that_stalls_while_the_cli_writes_fifty_megabytes_and_exits_loses_nothing() -> None:
     count = 50_000
     run = FakeRuntime(["repeat", NUMBERED, count], timeout=2.0).start("hi")
