@@ -38,15 +38,14 @@ def refuse_pidfd(number: int) -> Callable[..., int]:
     return refuse
 
 
-PIDFD_REFUSALS = ("ENOSYS", "EMFILE", "sending EPERM", "sending ENOSYS")
+PIDFD_REFUSALS = ("EPERM", "no such function", "ENOSYS", "EMFILE", "sending EPERM", "sending ENOSYS")
 
 
 @pytest.fixture(
     params=[
         "pidfd",
-        "EPERM",
-        "no such function",
-        *(pytest.param(refusal, marks=pytest.mark.slow) for refusal in PIDFD_REFUSALS),
+        *PIDFD_REFUSALS[:2],
+        *(pytest.param(other, marks=pytest.mark.slow) for other in PIDFD_REFUSALS[2:]),
     ]
 )
 def pidfd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +115,9 @@ def test_nothing_is_left_of_what_got_away(
 
 
 @ESCAPE
+@pytest.mark.parametrize(
+    "pidfd", ["pidfd", *(pytest.param(refusal, marks=pytest.mark.slow) for refusal in PIDFD_REFUSALS)], indirect=True
+)
 @pytest.mark.usefixtures("pidfd")
 def test_one_that_ignores_sigterm_and_has_children_is_ended_with_them(
     escape: tuple[list[bool], list[Any]], gate: GateMaker, who: Who
@@ -200,13 +202,8 @@ def killed_host() -> Iterator[Callable[..., None]]:
         host.communicate()
 
 
-@pytest.mark.parametrize(
-    "escape",
-    [
-        pytest.param(escape, id=name, marks=() if name == "variable alone" else pytest.mark.slow)
-        for name, escape in ESCAPES.items()
-    ],
-)
+@pytest.mark.slow
+@ESCAPE
 def test_the_guard_of_a_killed_host_ends_what_got_away(
     escape: tuple[list[bool], list[Any]], gate: GateMaker, who: Who, killed_host: Callable[..., None]
 ) -> None:
