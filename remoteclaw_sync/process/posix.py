@@ -277,10 +277,10 @@ class PosixBackend:
         finally:
             # Not before, and not after the child is reaped: then its number may be another's.
             dismissed = guard.release(self._guarded) if self._guarded else None
+            leaders.discard(self.pid)
         if drain and not self.events_ended:
             _drain(self._events_fd, self._events)
         _drain(self._diagnostics_fd, self._diagnostics)
-        leaders.discard(self.pid)
         exit_code = self._reap()
         self._release()
         if dismissed is not None:
