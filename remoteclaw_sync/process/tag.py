@@ -16,6 +16,8 @@ import subprocess
 import sys
 from typing import Any
 
+from .live_children import leaders
+
 SOFT_LIMIT = re.compile(rb"^Max file locks +(\d+) ", re.MULTILINE)
 BLOCKED_SIGNALS = re.compile(rb"^SigBlk:\s*([0-9a-f]+)", re.MULTILINE)
 BIRTHMARK_BITS = 16
@@ -101,7 +103,7 @@ def put_tag(pid: int, tag: int) -> None:
     for child in _children(pid):
         put_tag(child, tag)
     looked_at: set[int] = set()
-    while strangers := _younger_than(pid) - looked_at:
+    while strangers := _younger_than(pid) - looked_at - leaders:
         looked_at |= strangers
         for stranger in strangers:
             if tag_of(stranger) != tag and _has_birthmark(stranger, tag):
