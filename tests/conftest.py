@@ -23,6 +23,7 @@ VOLATILE_VARIABLES = {"PYTEST_CURRENT_TEST", TEST_VARIABLE, "TMPDIR"}
 LEAK_PATIENCE = 8.0  # Seconds for what ends by itself: a polling thread a second, a guard process two.
 LONG = ("slow", "real_cli")
 TESTS = Path(__file__).resolve().parent
+A_MOMENT = 0.1  # Seconds for a thread that is just ending; a collection of garbage takes longer.
 HAS_PROC = os.path.exists("/proc/self/environ")
 
 
@@ -33,6 +34,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     long = {item for item in items if any(item.get_closest_marker(name) for name in LONG)}
     config.hook.pytest_deselected(items=list(long))
     items[:] = [item for item in items if item not in long]
+
+
+def pytest_collection_finish() -> None:
+    """What pytest has collected, hundreds of thousands of objects, is not looked through by each `gc.collect()`."""
+    gc.freeze()
 
 
 def _whole_suite_is_asked_for(config: pytest.Config) -> bool:
@@ -136,7 +142,7 @@ class LeakLook:
 
     def leaks(self) -> set[str]:
         """All that must not outlive a test, each described in words; after some patience for what ends by itself."""
-        if not self._found():
+        if wait_until(lambda: not self._found(), A_MOMENT):
             return set()
         gc.collect()
         wait_until(lambda: not self._found(), LEAK_PATIENCE)

@@ -56,7 +56,7 @@ FLOORS = {
     "demo": "agent < runtime",
     "engine": "asking classify outcome resources startup transport < dialect python_tools verdict < agent reader"
     " < setup < session < turn < agent_run",
-    "process": "ending environment greenlets host life native program tail < abort_listener launch live_children < tag"
+    "process": "ending environment greenlets host life native program tag tail < abort_listener launch live_children"
     " < backend clocks guard spawn_errors sweep < fallback posix < child",
     "recording": "file < recorder < replay",
     "redaction": "known letters < secrets < prompts < scrubber",

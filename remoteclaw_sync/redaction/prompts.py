@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ from .secrets import MANY_LETTERS, Beginnings, Span
 # Columns of a terminal: six Chinese characters. A shorter prompt ("yes") is an ordinary word wherever it is not the
 # user's own, unless it is more than one word, or no word at all ("pw hunter2").
 SHORTEST_PROMPT = 12
+WORDS = re.compile(r"[^\W\d_]+(?: [^\W\d_]+)*[.!?]*")
 SHORTEST_RUN = 12  # Letters in common that are looked at.
 LONG_RUN = 24  # Letters in common that are no coincidence: five or six words.
 CUT_MARKS = ("...", "\N{HORIZONTAL ELLIPSIS}", "[...]")
@@ -168,7 +170,9 @@ def _compositions(text: str) -> set[str]:
 
 def _is_ordinary(text: str) -> bool:
     columns = sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
-    return columns < SHORTEST_PROMPT and (text.isalpha() or len(letters_of(text)) < MANY_LETTERS)
+    if columns >= SHORTEST_PROMPT or not WORDS.fullmatch(text):
+        return False
+    return text.isalpha() or len(letters_of(text)) < MANY_LETTERS
 
 
 def _in_title(text: str) -> set[str]:

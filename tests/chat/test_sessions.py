@@ -272,6 +272,7 @@ def test_turns_in_a_conversation_come_in_the_order_they_were_taken(sessions: Ses
     assert order == list(range(20))
 
 
+@pytest.mark.slow
 def test_two_maps_of_one_file_are_one_queue(path: Path, sessions: SessionMap) -> None:
     with SessionMap(path) as other:
         with sessions.turn(ANN) as first, other.turn(ANN) as second:

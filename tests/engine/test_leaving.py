@@ -76,6 +76,7 @@ def test_an_exception_thrown_into_the_generator_comes_out_again(gate: GateMaker)
     assert not any(map(alive, pids))
 
 
+@pytest.mark.slow
 def test_an_exception_raised_into_the_consumers_thread_arrives_while_the_agent_is_silent(gate: GateMaker) -> None:
     """As Dramatiq does at its time limit. The interpreter raises it when the thread next runs Python."""
 

@@ -38,15 +38,14 @@ def refuse_pidfd(number: int) -> Callable[..., int]:
     return refuse
 
 
-PIDFD_REFUSALS = ("ENOSYS", "EMFILE", "sending EPERM", "sending ENOSYS")
+PIDFD_REFUSALS = ("EPERM", "no such function", "ENOSYS", "EMFILE", "sending EPERM", "sending ENOSYS")
 
 
 @pytest.fixture(
     params=[
         "pidfd",
-        "EPERM",
-        "no such function",
-        *(pytest.param(refusal, marks=pytest.mark.slow) for refusal in PIDFD_REFUSALS),
+        *PIDFD_REFUSALS[:2],
+        *(pytest.param(other, marks=pytest.mark.slow) for other in PIDFD_REFUSALS[2:]),
     ]
 )
 def pidfd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +115,9 @@ def test_nothing_is_left_of_what_got_away(
 
 
 @ESCAPE
+@pytest.mark.parametrize(
+    "pidfd", ["pidfd", *(pytest.param(refusal, marks=pytest.mark.slow) for refusal in PIDFD_REFUSALS)], indirect=True
+)
 @pytest.mark.usefixtures("pidfd")
 def test_one_that_ignores_sigterm_and_has_children_is_ended_with_them(
     escape: tuple[list[bool], list[Any]], gate: GateMaker, who: Who
@@ -154,35 +156,6 @@ def test_a_daemon_that_a_shell_script_sends_away_is_ended(gate: GateMaker, who: 
         run.close()
         consumer.join()
     assert not alive(pid)
-
-
-@pytest.mark.parametrize("busy_threads", [0, 2])
-def test_a_daemon_that_is_quicker_than_its_host_is_ended(gate: GateMaker, who: Who, busy_threads: int) -> None:
-    """The script begins with it, and a thread that computes keeps the host from looking after its child."""
-    there = gate()
-    daemon = f"(env -i setsid sh -c 'echo $$ > {there.path}; exec sleep 1000' < /dev/null > /dev/null 2>&1 &)"
-    over = threading.Event()
-
-    def compute() -> None:
-        while not over.is_set():
-            sum(range(10_000))
-
-    threads = [threading.Thread(target=compute) for _ in range(busy_threads)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(10):
-            with FakeRuntime(command=["sh", "-c", f"{daemon}; exec sleep 1000"]).start("hi", deadline=60) as run:
-                consumer = threading.Thread(target=list, args=(run,))
-                consumer.start()
-                pid = who(there)
-                run.close()
-                consumer.join()
-            assert not alive(pid)
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
@@ -229,13 +202,8 @@ def killed_host() -> Iterator[Callable[..., None]]:
         host.communicate()
 
 
-@pytest.mark.parametrize(
-    "escape",
-    [
-        pytest.param(escape, id=name, marks=() if name == "variable alone" else pytest.mark.slow)
-        for name, escape in ESCAPES.items()
-    ],
-)
+@pytest.mark.slow
+@ESCAPE
 def test_the_guard_of_a_killed_host_ends_what_got_away(
     escape: tuple[list[bool], list[Any]], gate: GateMaker, who: Who, killed_host: Callable[..., None]
 ) -> None:

@@ -26,6 +26,7 @@ def after(run: Any, *texts: str) -> list[AgentEvent]:
 # --- ending the tree ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_cli_that_ignores_sigterm_is_killed() -> None:
     steps = (["ignore", "SIGTERM"], ["text", "a"], ["hang"])
     run = FakeRuntime(*steps).start("hi")
@@ -185,6 +186,7 @@ def test_a_cli_that_stays_and_ignores_sigterm_succeeds_too() -> None:
     assert done(FakeRuntime(*steps, linger=0.1, timeout=None).execute("hi")).ok
 
 
+@pytest.mark.slow
 def test_a_cli_that_chatters_on_after_its_last_word_is_ended() -> None:
     """Every line is life for the watchdog, so nothing else would end it."""
     steps = (["text", "a"], DONE, ["beat", 0.05, 1_000_000, '{"type":"heartbeat"}\n'])
@@ -274,6 +276,7 @@ def test_steady_lines_at_a_third_of_the_timeout_are_life(fd: int) -> None:
     assert done(FakeRuntime(*steps, timeout=1.0).execute("hi")).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fd", [1, 2], ids=["stdout", "stderr"])
 def test_dots_without_an_end_of_line_are_silence(fd: int) -> None:
     steps = (["text", "a"], ["beat", 0.1, 1_000_000, ".", fd])
@@ -289,6 +292,7 @@ def test_a_long_line_that_arrives_slowly_is_life() -> None:
     assert len(done(FakeRuntime(*steps, timeout=1.0).execute("hi")).text) == 9 * len(piece)
 
 
+@pytest.mark.slow
 def test_a_line_that_is_too_long_to_be_kept_is_no_life() -> None:
     steps = (["text", "a"], ["beat", 0.05, 1_000_000, "x" * 65_536])
     runtime = FakeRuntime(*steps, timeout=SHORT, max_line_bytes=200_000)
@@ -404,6 +408,7 @@ def test_no_limit_and_endless_limits_work(limit: float | None) -> None:
 NUMBERED = '{"type":"text","text":"%d,","padding":"' + "x" * 1000 + '"}\n'
 
 
+@pytest.mark.slow
 def test_a_consumer_that_stalls_while_the_cli_writes_fifty_megabytes_and_exits_loses_nothing() -> None:
     count = 50_000
     run = FakeRuntime(["repeat", NUMBERED, count], timeout=2.0).start("hi")
@@ -462,6 +467,7 @@ def test_a_cli_that_is_kept_waiting_meets_its_deadline() -> None:
     assert codes(events) == ["DEADLINE_EXCEEDED"]
 
 
+@pytest.mark.slow
 def test_a_cli_killed_while_it_is_kept_waiting_loses_nothing_it_had_written() -> None:
     run = FakeRuntime(["repeat", NUMBERED, 1_000_000], max_pending_bytes=100_000).start("hi")
     with run:

@@ -449,8 +449,9 @@ def test_a_host_that_is_killed_leaves_a_beginning_that_can_be_played(tmp_path: P
     cassette = tmp_path / "run.jsonl"
     code = """
         import sys
-        from tests.fakes import FakeRuntime
-        for event in FakeRuntime(["text", "said before"], ["hang"], record=sys.argv[1]).execute("Hi"):
+        from tests.fakes import FakeRuntime, fake_command
+        command = fake_command(["text", "said before"], ["hang"])  # Not so quick that the guard is not yet there.
+        for event in FakeRuntime(command=command, record=sys.argv[1]).execute("Hi"):
             print(event.type, flush=True)
     """
     with start_host(code, str(cassette)) as host:

@@ -18,7 +18,7 @@ from ...types import (
     PromptSyntax,
 )
 from ..dialect import DialectRuntime
-from ..mcp_entries import Hideaway, Servers, check_distinct, tool_prefix_name
+from ..mcp_entries import EnvReferences, Servers, check_distinct, tool_prefix_name
 from .dialect import ClaudeDialect
 from .facts import FACTS
 from .mcp import claude_entries
@@ -108,7 +108,7 @@ class ClaudeCliRuntime(DialectRuntime):
 
     def _inject_mcp(self, servers: Servers, resources: RunResources) -> None:
         """In a private file and not in the arguments, because of the secrets; gone when Claude has read it."""
-        hide = Hideaway("${", "${{{}}}")
+        hide = EnvReferences("${", "${{{}}}")
         config = json.dumps({"mcpServers": claude_entries(servers, hide)}).encode()
         file = PrivateFile(files.temporary_folder(), ".mcp.json", config, CONFIG_READ)
         resources.borrow(file)

@@ -22,7 +22,7 @@ from ...types import (
 )
 from ...versions import Standing, standing
 from ..dialect import DialectRuntime
-from ..mcp_entries import Hideaway, Servers, check_distinct
+from ..mcp_entries import EnvReferences, Servers, check_distinct
 from ..shared import check_is_file
 from .dialect import GeminiDialect
 from .facts import FACTS, home_folder, settings_file
@@ -173,7 +173,7 @@ class GeminiCliRuntime(DialectRuntime):
 
     def _inject_mcp(self, servers: Servers, project: str, settings: str, resources: RunResources) -> None:
         """There is no flag for servers: the settings of the workspace are borrowed until Gemini has read them."""
-        hide = Hideaway("$", "${{{}}}")
+        hide = EnvReferences("$", "${{{}}}")
         entries = gemini_entries(servers, hide)
         loan = BorrowedConfig(ConfigFile(settings, "json", "mcpServers", entries, CONFIG_READ, project=project))
         loan.take(resources.pause)
