@@ -56,8 +56,8 @@ FLOORS = {
     "demo": "agent < runtime",
     "engine": "asking classify outcome resources startup transport < dialect python_tools verdict < agent reader"
     " < setup < session < turn < agent_run",
-    "process": "ending environment greenlets host life native program tag tail"
-    " < abort_listener launch live_children sweep < backend clocks guard spawn_errors < fallback posix < child",
+    "process": "ending environment greenlets host life native program tag tail < abort_listener launch live_children"
+    " < backend clocks guard spawn_errors sweep < fallback posix < child",
     "recording": "file < recorder < replay",
     "redaction": "known letters < secrets < prompts < scrubber",
     "tool_server": "docstrings relay schema < __main__ tools < messaging protocol < server",

@@ -21,6 +21,9 @@ class Closable(Protocol):
 
 _live: set[Closable] = set()
 _lock = threading.RLock()
+leaders: set[int] = (
+    set()
+)  # The numbers of their CLIs, each ended and reaped by its own supervisor.
 _spawning: set[int] = set()  # The threads, or greenlets, that are starting a process at this moment.
 
 
@@ -65,6 +68,7 @@ def _forget_all() -> None:
     _lock = threading.RLock()  # May have been held by a thread that does not exist here.
     children = list(_live)
     _live.clear()
+    leaders.clear()
     for child in children:
         child.forget_after_fork()
 
