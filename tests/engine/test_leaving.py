@@ -285,7 +285,7 @@ def test_what_was_borrowed_is_given_back_when_the_consumer_leaves(leave: str, tm
 
 HOST = """
 import os, signal, sys, threading, time
-from tests.fakes import FakeRuntime
+from tests.fakes import FakeRuntime, children, wait_until
 there, ready = sys.argv[1:]
 grandchild = [["notify", there], ["notify", ready], ["hang"]]
 steps = (["fork", grandchild, True], ["notify", there], ["wait", ready], ["text", "a"], ["hang"])
@@ -414,7 +414,7 @@ def test_a_host_that_is_killed_after_a_while_takes_its_cli_along(host: Any) -> N
         """
 events = runtime.execute('hi')
 next(events)
-time.sleep(0.5)
+assert wait_until(lambda: len(children(os.getpid())) == 2), "the CLI and the guard"
 os.kill(os.getpid(), signal.SIGKILL)
 """
     )
@@ -466,7 +466,7 @@ def test_a_forked_copy_does_not_keep_the_pipes_open(host: Any) -> None:
         """
 events = runtime.execute("hi")
 next(events)
-time.sleep(0.5)
+assert wait_until(lambda: len(children(os.getpid())) == 2), "the CLI and the guard"
 if os.fork() == 0:
     os.close(1), os.close(2)
     open(there + ".worker", "w").write(str(os.getpid()))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from remoteclaw_sync import AgentEvent, AgentTextEvent
-from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished, quick, wait_until
+from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished, is_kept_waiting, quick, wait_until
 
 GateMaker = Callable[[], Gate]
 DONE: list[Any] = ["line", {"type": "done"}]
@@ -452,7 +452,7 @@ def test_a_cli_that_is_kept_waiting_can_be_aborted() -> None:
     run = FakeRuntime(["repeat", NUMBERED, 1_000_000], max_pending_bytes=100_000).start("hi")
     with run:
         first = next(run)
-        time.sleep(0.2)
+        assert wait_until(lambda: is_kept_waiting(run.pid or 0))
         run.abort()
         assert done([first, *run]).aborted
 
@@ -467,13 +467,12 @@ def test_a_cli_that_is_kept_waiting_meets_its_deadline() -> None:
     assert codes(events) == ["DEADLINE_EXCEEDED"]
 
 
-@pytest.mark.slow
 def test_a_cli_killed_while_it_is_kept_waiting_loses_nothing_it_had_written() -> None:
     run = FakeRuntime(["repeat", NUMBERED, 1_000_000], max_pending_bytes=100_000).start("hi")
     with run:
         first = next(run)
-        time.sleep(0.5)  # Until the pipe is full.
         assert run.pid is not None
+        assert wait_until(lambda: is_kept_waiting(run.pid or 0))
         os.kill(run.pid, signal.SIGKILL)
         result = done([first, *run])
     numbers = result.text.split(",")
