@@ -21,9 +21,7 @@ class Closable(Protocol):
 
 _live: set[Closable] = set()
 _lock = threading.RLock()
-leaders: set[int] = (
-    set()
-)  # The numbers of their CLIs, each ended and reaped by its own supervisor.
+leaders: set[int] = set()  # The numbers of their CLIs, each ended and reaped by its own supervisor.
 _spawning: set[int] = set()  # The threads, or greenlets, that are starting a process at this moment.
 
 
