@@ -11,15 +11,12 @@ import functools
 import os
 import re
 import secrets
-import signal
 import subprocess
 import sys
 from typing import Any
 
 SOFT_LIMIT = re.compile(rb"^Max file locks +(\d+) ", re.MULTILINE)
-BLOCKED_SIGNALS = re.compile(rb"^SigBlk:\s*([0-9a-f]+)", re.MULTILINE)
-BIRTHMARK_BITS = 16
-MOST_YOUNGER = 1000  # On a machine that starts so many within a moment, nothing is sure.
+MOST_YOUNGER = 1000  # Looked at; so many are not started in a moment.
 SMALLEST_TAG = 1 << 48  # Nobody asks for so many locks.
 
 if sys.platform == "linux":
@@ -72,19 +69,14 @@ def new_tag() -> int:
 def tagging(popen: type[subprocess.Popen[bytes]]) -> Any:
     """That class with one more argument, the `tag`, which it puts on its process as soon as it knows the number.
 
-    By then the program has been loaded, and may have sent away a daemon: of 200 shell scripts that begin with one, 8
-    were quicker than a host at rest, and 145 than one with a thread that computes. Such a daemon is known by signals
-    that are blocked in it: those of the thread that forks are inherited from birth, and shells keep them. They are of
-    the highest real-time ones, for which programs have no use.
+    At that moment the program has just been loaded. Even a shell that begins with sending away a daemon needs longer
+    for that than we do for the tag, unless a thread of the host that computes keeps us from running for 5 ms. The CLIs
+    need at least ten times as long.
     """
 
     def start(process: Any, *args: Any, tag: int, **options: Any) -> None:
         process.tag = tag
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _birthmark(tag))
-        try:
-            popen.__init__(process, *args, **options)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        popen.__init__(process, *args, **options)
 
     def set_pid(process: Any, pid: int | None) -> None:
         process.__dict__["pid"] = pid
@@ -96,29 +88,20 @@ def tagging(popen: type[subprocess.Popen[bytes]]) -> Any:
 
 
 def put_tag(pid: int, tag: int) -> None:
-    """Have this process and all its descendants carry the tag: those it has by now too, should there be any."""
+    """Have this process, the leader of a session, and all its descendants carry the tag: also those that it has by now,
+    orphans included, as long as they have not left the session."""
     _set_limit(pid, tag)
-    for child in _children(pid):
-        put_tag(child, tag)
     looked_at: set[int] = set()
     while strangers := _younger_than(pid) - looked_at:
         looked_at |= strangers
         for stranger in strangers:
-            if tag_of(stranger) != tag and _has_birthmark(stranger, tag):
+            if _session_of(stranger) == pid and tag_of(stranger) != tag:
                 _set_limit(stranger, tag)
 
 
 def take_tag_off(pid: int) -> None:
     """Have this process carry none: its parent may be part of a run itself."""
     _set_limit(pid, None)
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
-            return [int(number) for number in file.read().split() if tag_of(int(number)) != tag_of(pid)]
-    except OSError:
-        return []
 
 
 def _younger_than(pid: int) -> set[int]:
@@ -133,19 +116,8 @@ def _younger_than(pid: int) -> set[int]:
     return set(range(pid + 1, min(newest, pid + MOST_YOUNGER) + 1))
 
 
-def _birthmark(tag: int) -> set[int]:
-    """A set of real-time signals that hardly any other run has."""
-    if sys.platform != "linux":
-        return set()
-    return {signal.SIGRTMAX - bit for bit in range(BIRTHMARK_BITS) if tag >> bit & 1}
-
-
-def _has_birthmark(pid: int, tag: int) -> bool:
-    wanted = _birthmark(tag)
+def _session_of(pid: int) -> int | None:
     try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            found = BLOCKED_SIGNALS.search(file.read())
+        return os.getsid(pid)
     except OSError:
-        return False
-    blocked = int(found[1], 16) if found else 0
-    return {number for number in _birthmark(-1) if blocked >> (number - 1) & 1} == wanted
+        return None

@@ -146,35 +146,6 @@ def test_a_daemon_that_a_shell_script_sends_away_is_ended(gate: GateMaker, who: 
     assert not alive(pid)
 
 
-@pytest.mark.parametrize("busy_threads", [0, 2])
-def test_a_daemon_that_is_quicker_than_its_host_is_ended(gate: GateMaker, who: Who, busy_threads: int) -> None:
-    """The script begins with it, and a thread that computes keeps the host from looking after its child."""
-    there = gate()
-    daemon = f"(env -i setsid sh -c 'echo $$ > {there.path}; exec sleep 1000' < /dev/null > /dev/null 2>&1 &)"
-    over = threading.Event()
-
-    def compute() -> None:
-        while not over.is_set():
-            sum(range(10_000))
-
-    threads = [threading.Thread(target=compute) for _ in range(busy_threads)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(10):
-            with FakeRuntime(command=["sh", "-c", f"{daemon}; exec sleep 1000"]).start("hi", deadline=60) as run:
-                consumer = threading.Thread(target=list, args=(run,))
-                consumer.start()
-                pid = who(there)
-                run.close()
-                consumer.join()
-            assert not alive(pid)
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_a_daemon_that_has_become_another_user_is_ended(gate: GateMaker, who: Who) -> None:
     """As under `gosu` or `su` in a container, whose root may not ask for the limits of others."""
