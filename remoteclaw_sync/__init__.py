@@ -21,6 +21,9 @@ Start here:
 
 Calls block until they have what they give back. Bad arguments raise ValueError or TypeError at once; what goes wrong
 in a run is an error event, and an AgentRunError from run() alone.
+
+Public are the names listed in `__all__` here, in remoteclaw_sync.web and in remoteclaw_sync.testing. Every other module
+is private, whatever its name: it may change or go with any release.
 """
 
 from __future__ import annotations
@@ -65,8 +68,13 @@ if TYPE_CHECKING:
     from .clis.codex.runtime import CodexCliRuntime as CodexCliRuntime
     from .clis.gemini.runtime import GeminiCliRuntime as GeminiCliRuntime
     from .clis.opencode.runtime import OpenCodeCliRuntime as OpenCodeCliRuntime
+    from .clis.registry import classify_error as classify_error
     from .engine.agent_run import AgentRun as AgentRun
-    from .engine.classify import classify_error as classify_error
+    from .engine.dialect import Extracted as Extracted
+    from .engine.outcome import Closing as Closing
+    from .engine.outcome import Ended as Ended
+    from .engine.outcome import RunOutcome as RunOutcome
+    from .engine.resources import RunResources as RunResources
     from .factory import SUPPORTED_PROVIDERS as SUPPORTED_PROVIDERS
     from .factory import create_cli_runtime as create_cli_runtime
     from .recording.recorder import Recording as Recording
@@ -84,9 +92,12 @@ _LAZY = {
     "CLIRuntimeBase": ".runtime",
     "ChannelBridge": ".chat.bridge",
     "ClaudeCliRuntime": ".clis.claude.runtime",
+    "Closing": ".engine.outcome",
     "CodexCliRuntime": ".clis.codex.runtime",
     "Conversation": ".chat.sessions",
     "CronJob": ".tool_server.messaging",
+    "Ended": ".engine.outcome",
+    "Extracted": ".engine.dialect",
     "Gateway": ".tool_server.server",
     "GatewayTools": ".tool_server.messaging",
     "GeminiCliRuntime": ".clis.gemini.runtime",
@@ -96,10 +107,12 @@ _LAZY = {
     "ReplayRuntime": ".recording.replay",
     "RetryPolicy": ".chat.bridge",
     "Route": ".chat.bridge",
+    "RunOutcome": ".engine.outcome",
+    "RunResources": ".engine.resources",
     "SUPPORTED_PROVIDERS": ".factory",
     "SessionMap": ".chat.sessions",
     "__version__": "._version",
-    "classify_error": ".engine.classify",
+    "classify_error": ".clis.registry",
     "create_cli_runtime": ".factory",
     "split_text": ".chat.delivery",
     "tool": ".tool_server.tools",
@@ -125,11 +138,14 @@ __all__ = [
     "ChannelBridge",
     "ChannelMessage",
     "ClaudeCliRuntime",
+    "Closing",
     "CodexCliRuntime",
     "Conversation",
     "CronJob",
+    "Ended",
     "ErrorCode",
     "ErrorSubtype",
+    "Extracted",
     "Gateway",
     "GatewayTools",
     "GeminiCliRuntime",
@@ -146,6 +162,8 @@ __all__ = [
     "RetryPolicy",
     "Route",
     "RunFields",
+    "RunOutcome",
+    "RunResources",
     "RunSetupError",
     "SUPPORTED_PROVIDERS",
     "SessionMap",
@@ -159,15 +177,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    module_name = _LAZY.get(name)
-    if module_name is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
+if not TYPE_CHECKING:  # For a type checker every name would exist, and be Any.
 
-    value = getattr(importlib.import_module(module_name, __name__), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        module_name = _LAZY.get(name)
+        if module_name is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
+        value = getattr(importlib.import_module(module_name, __name__), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

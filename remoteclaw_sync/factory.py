@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from .clis.registry import NAMES, runtime_class_of
 from .errors import UnknownProviderError
 from .runtime import CliOptions, CLIRuntimeBase
 
@@ -15,16 +15,7 @@ if TYPE_CHECKING:
     from .clis.opencode.runtime import OpenCodeCliRuntime, OpenCodeOptions
     from .demo.runtime import DemoOptions, DemoRuntime
 
-# Imported when asked for: a program that talks to one CLI does not pay for the others.
-RUNTIMES = {
-    "claude": ("claude", "ClaudeCliRuntime"),
-    "gemini": ("gemini", "GeminiCliRuntime"),
-    "codex": ("codex", "CodexCliRuntime"),
-    "opencode": ("opencode", "OpenCodeCliRuntime"),
-}
-
-SUPPORTED_PROVIDERS: tuple[str, ...] = tuple(RUNTIMES)
-
+SUPPORTED_PROVIDERS = NAMES
 DEMO = "demo"  # No CLI to support, but a runtime as any other.
 
 
@@ -47,19 +38,17 @@ def create_cli_runtime(provider: str, **options: Any) -> CLIRuntimeBase:
     UnknownProviderError (a ValueError) that lists the known ones.
     """
     name = provider.strip().lower() if isinstance(provider, str) else ""
-    runtime: CLIRuntimeBase = runtime_class(name, provider)(**options)
-    return runtime
+    return runtime_class(name, provider)(**options)
 
 
 def runtime_class(name: str, asked_for: object = None) -> type[CLIRuntimeBase]:
     """The class that serves this provider (a name as in SUPPORTED_PROVIDERS, or "demo")."""
     if name == DEMO:
-        module_name, class_name = ".demo.runtime", "DemoRuntime"
-    elif name in RUNTIMES:
-        module_name, class_name = f".clis.{RUNTIMES[name][0]}.runtime", RUNTIMES[name][1]
-    else:
+        from .demo.runtime import DemoRuntime
+
+        return DemoRuntime
+    if name not in NAMES:
         error = UnknownProviderError(name if asked_for is None and name else asked_for, SUPPORTED_PROVIDERS)
         error.add_note(f'"{DEMO}" works without a CLI')
         raise error
-    found: type[CLIRuntimeBase] = getattr(importlib.import_module(module_name, __package__), class_name)
-    return found
+    return runtime_class_of(name)

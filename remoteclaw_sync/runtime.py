@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import abc
 import copy
-import json
 import os
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, ClassVar, Literal, TypedDict, Unpack
+from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
 
 import attrs
 
 from ._values import check_known, check_path, check_seconds, check_size, check_text
-from .engine.agent_run import AgentRun, RunControl, remember
-from .engine.interpreter import Extracted, Interpreter
+from .clis.facts import CliFacts
+from .engine.agent_run import AgentRun, remember
+from .engine.dialect import Dialect, Extracted, HookDialect
+from .engine.outcome import Closing, Ended, RunOutcome
 from .engine.python_tools import check_tools
 from .engine.resources import RunResources
-from .engine.turn import drive
-from .engine.verdict import RunOutcome
+from .engine.session import Session
+from .engine.transport import Transport
+from .engine.turn import Turn
 from .errors import WORKING_DIRECTORY_NOT_FOUND, AgentRunError, RunSetupError
 from .process.child import ChildProcess
 from .process.environment import host_environment
 from .process.greenlets import check_host
 from .process.host import host_identity
-from .process.launch import Launch, Setup
-from .recording.recorder import Recorder, Recording, as_recording
+from .process.launch import Launch, Limits, Setup
+from .recording.recorder import Recording, as_recording
 from .types import AgentErrorEvent, AgentEvent, AgentExecuteParams, AgentRunResult, PromptSyntax, RunFields
 from .versions import found_elsewhere, installed_version
-from .wire.json_lines import MAX_LINE_BYTES, decode, is_strict_json, parse_line
+from .wire.json_lines import MAX_LINE_BYTES
 
 DEFAULT_TIMEOUT = 300.0  # Seconds of silence.
 DEFAULT_TOOL_TIMEOUT = 1800.0  # Seconds of silence while a tool runs: a long build prints nothing.
@@ -55,7 +57,56 @@ class CliOptions(RuntimeOptions, total=False):
     prompt_syntax: PromptSyntax
 
 
-class CLIRuntimeBase(abc.ABC):
+class Verbs(abc.ABC):
+    """The three ways to have an agent do something; they differ in what the caller is given."""
+
+    @abc.abstractmethod
+    def new_turn(self, params: AgentExecuteParams | str, fields: RunFields) -> Turn:
+        """A turn that has not begun. Raises ValueError or TypeError for bad arguments."""
+
+    def execute(
+        self, params: AgentExecuteParams | str, **fields: Unpack[RunFields]
+    ) -> Generator[AgentEvent, None, None]:
+        """Run the CLI and yield its events, the last of them `done`. Blocks while waiting for the next.
+
+        Takes an AgentExecuteParams, or a prompt and its other fields as keywords. Bad arguments raise here
+        (ValueError, TypeError); nothing is started before the first `next()`; what goes wrong later is an `error`
+        event. Leaving early (`close()`, `break`, an exception) ends the CLI and all it started.
+        """
+        turn = self.new_turn(params, fields)
+        events = turn.events()
+        remember(events, turn)
+        return events
+
+    def start(self, params: AgentExecuteParams | str, **fields: Unpack[RunFields]) -> AgentRun:
+        """The same run as a handle: an iterator and context manager with `abort()`, `close()`, `pid`, `result`.
+
+        Does not block: the CLI is started when the first event is asked for. Raises as `execute()` does.
+        """
+        turn = self.new_turn(params, fields)
+        return AgentRun(turn.events(), turn)
+
+    def run(
+        self, params: AgentExecuteParams | str, *, check: bool = True, **fields: Unpack[RunFields]
+    ) -> AgentRunResult:
+        """Run to the end and return the summary. Blocks until then.
+
+        Raises AgentRunError (with the result and the `error` events) if the run failed, unless `check` is False, and
+        ValueError or TypeError for bad arguments.
+        """
+        turn = self.new_turn(params, fields)
+        reported: list[AgentErrorEvent] = []
+        with closing(turn.events()) as events:
+            for event in events:
+                if isinstance(event, AgentErrorEvent):
+                    reported.append(event)
+        assert turn.result is not None
+        if check and not turn.result.ok:
+            raise AgentRunError(turn.result, reported)
+        return turn.result
+
+
+class CLIRuntimeBase(Verbs):
     """Runs an agent CLI that prints one JSON object a line, and yields what it says as events.
 
     A subclass gives `build_args`, `build_env` and `extract_event`. Each run works on a copy of the instance
@@ -73,9 +124,9 @@ class CLIRuntimeBase(abc.ABC):
     """
 
     provider: ClassVar[str | None] = None
+    # Of a CLI with a folder in `clis/`: its versions, exit codes and places.
+    cli_facts: ClassVar[CliFacts | None] = None
     install_hint: ClassVar[str | None] = None
-    # The warning that a run which had to be started twice began with (see `remedy`).
-    remedied: AgentErrorEvent | None = None
     # Whether the CLI always ends with a line that says so: then its absence is a failure, whatever the exit code.
     expects_terminal_event: ClassVar[bool] = False
     # How many failed starts of one run `remedy` may cure.
@@ -104,54 +155,14 @@ class CLIRuntimeBase(abc.ABC):
         self.max_pending_bytes = max_pending_bytes
         self.max_line_bytes = max_line_bytes
         self.record = as_recording(record)
-        self._recorder: Recorder | None = None
         self.outcome = RunOutcome()
         self._launched_env: dict[str, str] = {}  # Of the CLI that was started last.
 
-    # --- the three verbs ------------------------------------------------------------------------------------
+    def new_turn(self, params: AgentExecuteParams | str, fields: RunFields) -> Turn:
+        return Turn(Session(self.private_copy(), self.checked(params, fields)))
 
-    def execute(
-        self, params: AgentExecuteParams | str, **fields: Unpack[RunFields]
-    ) -> Generator[AgentEvent, None, None]:
-        """Run the CLI and yield its events, the last of them `done`. Blocks while waiting for the next.
-
-        Takes an AgentExecuteParams, or a prompt and its other fields as keywords. Bad arguments raise here
-        (ValueError, TypeError); nothing is started before the first `next()`; what goes wrong later is an `error`
-        event. Leaving early (`close()`, `break`, an exception) ends the CLI and all it started.
-        """
-        events, control = self._new_run(params, fields)
-        remember(events, control)
-        return events
-
-    def start(self, params: AgentExecuteParams | str, **fields: Unpack[RunFields]) -> AgentRun:
-        """The same run as a handle: an iterator and context manager with `abort()`, `close()`, `pid`, `result`.
-
-        Does not block: the CLI is started when the first event is asked for. Raises as `execute()` does.
-        """
-        return AgentRun(*self._new_run(params, fields))
-
-    def run(
-        self, params: AgentExecuteParams | str, *, check: bool = True, **fields: Unpack[RunFields]
-    ) -> AgentRunResult:
-        """Run to the end and return the summary. Blocks until then.
-
-        Raises AgentRunError (with the result and the `error` events) if the run failed, unless `check` is False, and
-        ValueError or TypeError for bad arguments.
-        """
-        events, control = self._new_run(params, fields)
-        reported: list[AgentErrorEvent] = []
-        with closing(events):
-            for event in events:
-                if isinstance(event, AgentErrorEvent):
-                    reported.append(event)
-        assert control.result is not None
-        if check and not control.result.ok:
-            raise AgentRunError(control.result, reported)
-        return control.result
-
-    def _new_run(
-        self, params: AgentExecuteParams | str, fields: RunFields
-    ) -> tuple[Generator[AgentEvent, None, None], RunControl]:
+    def checked(self, params: AgentExecuteParams | str, fields: RunFields) -> AgentExecuteParams:
+        """What the verbs were given, as params that this runtime can do. Raises ValueError or TypeError."""
         if fields:
             check_known("there is no field", fields, RunFields.__annotations__)
         if isinstance(params, str):
@@ -161,13 +172,17 @@ class CLIRuntimeBase(abc.ABC):
         elif fields:
             params = attrs.evolve(params, **fields)
         check_host()
-        check_tools(params)
+        if params.tools:
+            check_tools(params)
         self.check_params(params)
+        return params
+
+    def private_copy(self) -> Self:
+        """For one session, so that neither it nor this runtime changes the other."""
         private = copy.copy(self)
         private.outcome = RunOutcome()
         private.reset_state()
-        control = RunControl()
-        return drive(private, params, control), control
+        return private
 
     # --- hooks that every runtime gives ---------------------------------------------------------------------
 
@@ -202,9 +217,17 @@ class CLIRuntimeBase(abc.ABC):
     def check_params(self, params: AgentExecuteParams) -> None:
         """Raise ValueError, naming the field, for what this CLI cannot do."""
 
+    def overriding_env(self, params: AgentExecuteParams) -> Mapping[str, str | None]:
+        """Variables that go before the caller's own, because they contain them."""
+        return {}
+
     def stdin_data(self, params: AgentExecuteParams) -> bytes:
         """What is written to the CLI's stdin, which is closed after it."""
         return params.prompt.encode() if self.supports_stdin_prompt else b""
+
+    def resolve(self, params: AgentExecuteParams) -> AgentExecuteParams:
+        """The params with what they leave to be looked up (the folder of a session). Raises RunSetupError."""
+        return params
 
     def enter_run(self, params: AgentExecuteParams, resources: RunResources) -> None:
         """Make what the run needs outside the process (temporary files); `resources` is unwound after the CLI's end.
@@ -224,37 +247,33 @@ class CLIRuntimeBase(abc.ABC):
         """
         return b'"tool' in chunk
 
-    def explain_exit(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
-        """The CLI's own words for an exit without a terminal event, if its stderr has them."""
-        return None
+    def runs_tool(self) -> bool:
+        """Whether a tool runs that no line has told of. Asked by the watchdog when a clock is about to run out."""
+        return False
 
     def presentable(self, stderr: str) -> str:
         """What of stderr people are shown, in `result.stderr` and in error messages."""
         return stderr
 
-    def warnings_in(self, stderr: str) -> Iterable[AgentErrorEvent]:
-        """What the CLI told only on stderr that the caller should know, and that does not fail the run."""
-        return ()
+    def at_exit(self, ended: Ended) -> Closing:
+        """What the end of the CLI's process means: the cause of a failed run if its stderr tells it, warnings."""
+        return Closing()
 
-    def remedy(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
+    def remedy(self, exit_code: int | None, said: str) -> AgentErrorEvent | None:
         """A failed start that a change on `self` can cure: the warning to give, after which the CLI is started again.
 
-        Asked `most_restarts` times, only when nothing had been said or done. `stderr` has also what the CLI printed on
-        the other stream where no event followed.
+        Asked `most_restarts` times, only when nothing had been said or done. `said` is what the CLI printed on stderr,
+        and on the other stream where no event followed.
         """
         return None
 
     def facts(self) -> dict[str, Any]:
         """What this run's lines are read by and do not say themselves (the session asked for, names of MCP servers), as
-        JSON values: a recording keeps it. Asked when the run has been prepared; see `learn` for what comes later."""
+        JSON values: a recording keeps it. Asked when the run has been prepared."""
         return {}
 
     def recall(self, facts: Mapping[str, Any]) -> None:
         """Take the facts of a recorded run for those of this one; some may be missing."""
-
-    def enrich_result(self, result: AgentRunResult) -> AgentRunResult:
-        """Add what this runtime knows to the result (`attrs.evolve`)."""
-        return result
 
     # --- for the engine -------------------------------------------------------------------------------------
 
@@ -265,63 +284,27 @@ class CLIRuntimeBase(abc.ABC):
 
     def cli_version(self) -> str | None:
         """The version of the CLI that was started, if its files tell."""
-        path = self._launched_env.get("PATH")
-        # Any part of the command: it may be `node .../gemini.js`.
-        found = (installed_version(self.provider or "", part, path) for part in self.command)
+        cli, path = self.cli_facts, self._launched_env.get("PATH")
+        if cli is None:
+            return None
+        # Any part of the command: it may be `node .../agent.js`.
+        found = (installed_version(cli, part, path) for part in self.command)
         return next((version for version in found if version is not None), None)
 
     def other_places(self) -> list[str]:
         """Where the command is installed, though it is not on PATH."""
         if self.provider is None or os.path.dirname(self.command[0]):
             return []
-        return found_elsewhere(self.command[0], self._launched_env)
+        own_folders = () if self.cli_facts is None else self.cli_facts.program_folders
+        return found_elsewhere(self.command[0], self._launched_env, own_folders)
 
-    def interpreter(self) -> Interpreter:
-        """From lines to events; lines that are not JSON objects are logged and skipped."""
-        extract_event = self.extract_event
+    def new_dialect(self, params: AgentExecuteParams) -> Dialect:
+        """How the lines of a run are read: by the hooks, unless a runtime has a dialect of its own."""
+        return HookDialect(self)
 
-        def read(raw: bytes) -> Extracted:
-            line = decode(raw)
-            if parse_line(line) is None:
-                return None
-            try:
-                return extract_event(line.strip())
-            except json.JSONDecodeError:
-                # Our parser lets raw control characters inside strings pass. For a hook that does not, such a line is
-                # malformed as any other.
-                if is_strict_json(line):
-                    raise
-                return None
-
-        return Interpreter(type(self).__name__, lambda block: block.split(b"\n"), read)
-
-    def heard_all(self) -> None:
-        """The consumer is done with what this start of the CLI said."""
-        if self._recorder is not None:
-            self._recorder.heard()
-
-    def learn(self, facts: Mapping[str, Any]) -> None:
-        """Have a recording keep further facts, for `recall`."""
-        if self._recorder is not None:
-            self._recorder.learned(facts)
-
-    def take_reported_result(self, reported: AgentRunResult) -> None:
-        """The CLI's last word, given by a hook as an AgentDoneEvent."""
-        outcome = self.outcome
-        if reported.error_subtype is None:
-            outcome.succeed()
-        else:
-            outcome.fail(reported.error_subtype)
-        outcome.session_id = reported.session_id or outcome.session_id
-        outcome.usage = reported.usage or outcome.usage
-        outcome.stop_reason = reported.stop_reason or outcome.stop_reason
-        outcome.permission_denials.extend(reported.permission_denials)
-        for name in ("total_cost_usd", "api_duration_ms", "num_turns"):
-            if getattr(reported, name) is not None:
-                setattr(outcome, name, getattr(reported, name))
-
-    def prepare(self, params: AgentExecuteParams, resources: RunResources) -> Launch:
+    def prepare(self, params: AgentExecuteParams, resources: RunResources, dialect: Dialect) -> Launch:
         """Everything that is needed to start the child."""
+        params = self.resolve(params)
         try:
             cwd = os.path.abspath(params.working_directory or os.getcwd())
         except FileNotFoundError as error:
@@ -330,47 +313,36 @@ class CLIRuntimeBase(abc.ABC):
         marker = MARKER_PREFIX + os.urandom(8).hex()
         self.enter_run(params, resources)
         self._launched_env = self._environment(params, cwd, marker)
-        life_is_everything = type(self).is_life is CLIRuntimeBase.is_life
-        launch = Launch(
+        life_is_everything = type(dialect).is_life is Dialect.is_life
+        return Launch(
             argv=(*self.command, *self.build_args(params)),
             env=self._launched_env,
             cwd=cwd,
             stdin=self.stdin_data(params),
             marker=marker,
             events_on=self.ndjson_stream,
-            timeout=self.timeout,
-            tool_timeout=self.tool_timeout,
-            deadline=resources.time_left(),
+            limits=Limits(self.timeout, self.tool_timeout, resources.time_left()),
             linger=self.linger,
             max_pending_bytes=self.max_pending_bytes,
             max_line_bytes=self.max_line_bytes,
-            may_run_tool=self.may_run_tool,
-            is_life=None if life_is_everything else self.is_life,
+            may_run_tool=dialect.may_run_tool,
+            runs_tool=dialect.runs_tool,
+            is_life=None if life_is_everything else dialect.is_life,
             abort_signal=params.abort_signal,
             loans=tuple(resources.loans),
         )
-        if self.record is None:
-            return launch
-        recorder = self.record.start(params, launch, self.provider)
-        resources.callback(recorder.close)
-        self._recorder = recorder
-        facts = self.facts()
-        if self.remedied is not None:
-            facts["remedied"] = self.remedied.to_dict()
-        if facts:
-            self.learn(facts)
-        return attrs.evolve(launch, observer=recorder)
 
-    def new_child(self, setup: Setup) -> ChildProcess:
-        """The child itself. A runtime that has none to start gives one that acts as if."""
+    def connect(self, setup: Setup) -> Transport:
+        """The way to the CLI."""
         return ChildProcess(setup)
 
     def _environment(self, params: AgentExecuteParams, cwd: str, marker: str) -> dict[str, str]:
-        # PWD, because OpenCode believes it rather than the real working directory. The marker's name is unique, so
+        # PWD, because some CLIs believe it rather than the real working directory. The marker's name is unique, so
         # that a run inside a run carries both.
         env = host_environment()
         env["PWD"] = cwd
-        for name, value in (*self.build_env(params).items(), *params.env.items()):
+        layers = self.build_env(params), params.env, self.overriding_env(params)
+        for name, value in (item for layer in layers for item in layer.items()):
             if value is None:
                 env.pop(name, None)
             else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
+import sys
 import tempfile
 import threading
 import uuid
@@ -14,35 +16,73 @@ import pytest
 
 pytest.register_assert_rewrite("tests.fakes")
 
-from tests.fakes import Gate, wait_until  # noqa: E402 - its asserts are rewritten only if that was asked for before
+from tests.fakes import Container, Gate, wait_until  # noqa: E402 - its asserts are rewritten only if that was asked for before
 
 TEST_VARIABLE = "REMOTECLAW_SYNC_TEST_ID"  # Inherited by whatever a test starts, so that it can be found.
 VOLATILE_VARIABLES = {"PYTEST_CURRENT_TEST", TEST_VARIABLE, "TMPDIR"}
 LEAK_PATIENCE = 8.0  # Seconds for what ends by itself: a polling thread a second, a guard process two.
+LONG = ("slow", "real_cli")
+TESTS = Path(__file__).resolve().parent
+A_MOMENT = 0.1  # Seconds for a thread that is just ending; a collection of garbage takes longer.
 HAS_PROC = os.path.exists("/proc/self/environ")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the whole suite, run what takes little time, unless `-m` says otherwise. A file that is named runs whole."""
+    if config.option.markexpr or not _whole_suite_is_asked_for(config):
+        return
+    long = {item for item in items if any(item.get_closest_marker(name) for name in LONG)}
+    config.hook.pytest_deselected(items=list(long))
+    items[:] = [item for item in items if item not in long]
+
+
+def pytest_collection_finish() -> None:
+    """What pytest has collected, hundreds of thousands of objects, is not looked through by each `gc.collect()`."""
+    gc.freeze()
+
+
+def _whole_suite_is_asked_for(config: pytest.Config) -> bool:
+    asked_for = (config.invocation_params.dir / argument.partition("::")[0] for argument in config.args)
+    return any(TESTS.is_relative_to(path.resolve()) for path in asked_for)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where none may be written beside the sources, each Python that a test starts would compile all it imports anew,
+    which is two thirds of its time. So they get a folder for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.dont_write_bytecode:
+            patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+            patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("bytecode")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of all tests, one after the other: each has to leave it empty."""
+    return tmp_path_factory.mktemp("tmp")
+
+
 @pytest.fixture(autouse=True)
-def nothing_leaks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def nothing_leaks(request: pytest.FixtureRequest, temporary_folder: Path) -> Iterator[None]:
     """Fails a test that leaves a thread, a process, a zombie, a file descriptor, a temporary file or a variable.
 
     Set up before and torn down after all other fixtures of a test, so those may start what they end.
     """
     # Real CLIs leave caches in the temporary folder; their bench gives them one of its own.
     in_own_tmp = "real_clis" not in request.path.parts
-    tmp = tmp_path_factory.mktemp("tmp")
     identity = uuid.uuid4().hex
     env_before = _environment()
     borrowed = {name: os.environ.get(name) for name in ("TMPDIR", TEST_VARIABLE)}
     tempdir_before = tempfile.tempdir
     os.environ[TEST_VARIABLE] = identity
     if in_own_tmp:
-        os.environ["TMPDIR"] = tempfile.tempdir = str(tmp)
-    before = _resources(identity)
+        os.environ["TMPDIR"] = tempfile.tempdir = str(temporary_folder)
+    look = LeakLook(identity)
     try:
         yield
-        leaks = _leaks(before, identity)
-        left = sorted(path.name for path in tmp.rglob("*"))
+        leaks = look.leaks()
+        left = sorted(os.listdir(temporary_folder))
         env_after = _environment()
     finally:
         tempfile.tempdir = tempdir_before
@@ -51,6 +91,9 @@ def nothing_leaks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+    if left:
+        shutil.rmtree(temporary_folder)
+        temporary_folder.mkdir()
     assert not leaks, f"left behind: {leaks}"
     assert not left, f"temporary files left behind: {left}"
     assert env_after == env_before, "environment variables changed"
@@ -70,29 +113,71 @@ def gate(tmp_path: Path) -> Iterator[Callable[[], Gate]]:
         one.close()
 
 
+@pytest.fixture
+def container() -> Iterator[Container]:
+    """For tests of what looks at, or ends, any process of this user."""
+    try:
+        made = Container()
+    except OSError as error:
+        pytest.skip(f"namespace: none for processes can be made here: {error}")
+    with made:
+        yield made
+
+
 def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in VOLATILE_VARIABLES}
 
 
-def _leaks(before: set[str], identity: str) -> set[str]:
-    if _resources(identity) <= before:
-        return set()
-    gc.collect()
-    wait_until(lambda: not _resources(identity) - before, LEAK_PATIENCE)
-    return _resources(identity) - before
+class LeakLook:
+    """What there was before a test, to compare with what there is after it.
+
+    Of all processes on the machine only those that are new are looked at, and only those that are children of this
+    one, or that the test's variable shows to be its descendants, are counted.
+    """
+
+    def __init__(self, identity: str) -> None:
+        self._needle = f"{TEST_VARIABLE}={identity}".encode()
+        self._numbers_before = _numbers()
+        self._before = _threads() | _descriptors()
+
+    def leaks(self, patience: float = LEAK_PATIENCE) -> set[str]:
+        """All that must not outlive a test, each described in words; after some patience for what ends by itself."""
+        if wait_until(lambda: not self._found(), A_MOMENT):
+            return set()
+        gc.collect()
+        wait_until(lambda: not self._found(), patience)
+        return self._found()
+
+    def _found(self) -> set[str]:
+        return (_threads() | _descriptors()) - self._before | self._processes()
+
+    def _processes(self) -> set[str]:
+        """Children of this process, dead or alive, and whatever a test or its children started."""
+        return {
+            description
+            for number in _numbers() - self._numbers_before
+            if (description := self._describe(number)) is not None
+        }
+
+    def _describe(self, number: str) -> str | None:
+        """None for one that is not the test's."""
+        try:
+            stat = Path(f"/proc/{number}/stat").read_text(errors="replace")
+            is_child = int(stat.rpartition(")")[2].split()[1]) == os.getpid()
+            if not is_child and self._needle not in Path(f"/proc/{number}/environ").read_bytes():
+                return None
+        except (OSError, ValueError):
+            return None  # Gone meanwhile, or another user's.
+        return f"process {number} {stat[stat.index('(') : stat.rindex(')') + 1]}"
 
 
-def _resources(identity: str) -> set[str]:
-    """All that must not outlive a test, each described in words."""
-    threads = {f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()}
-    if not HAS_PROC:
-        return threads
-    return threads | _descriptors() | _processes(identity)
+def _threads() -> set[str]:
+    return {f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()}
 
 
 def _descriptors() -> set[str]:
     found = set()
-    for name in os.listdir("/proc/self/fd"):
+    for name in os.listdir("/proc/self/fd") if HAS_PROC else ():
         try:
             found.add(f"descriptor {name} ({os.readlink(f'/proc/self/fd/{name}')})")
         except OSError:
@@ -100,17 +185,6 @@ def _descriptors() -> set[str]:
     return found
 
 
-def _processes(identity: str) -> set[str]:
-    """Children of this process, dead or alive, and whatever a test or its children started."""
-    found = set()
-    needle = f"{TEST_VARIABLE}={identity}".encode()
-    me = os.getpid()
-    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-            parent = stat.rpartition(")")[2].split()[1]
-            if int(parent) == me or (pid != me and needle in Path(f"/proc/{pid}/environ").read_bytes()):
-                found.add(f"process {pid} {stat[stat.index('(') : stat.rindex(')') + 1]}")
-        except (OSError, ValueError):
-            pass  # Gone meanwhile, or another user's.
-    return found
+def _numbers() -> set[str]:
+    """Of all processes on this machine."""
+    return {name for name in os.listdir("/proc") if name.isdigit()} if HAS_PROC else set()

@@ -12,8 +12,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+
+TYPE_CHECKING = False  # `typing` takes a fifth of the time that starting takes.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 BLOCK = 1 << 20
 RLIMIT_LOCKS = 10

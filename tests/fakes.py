@@ -6,6 +6,8 @@ import json
 import os
 import select
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -27,6 +29,8 @@ from remoteclaw_sync import (
     AgentToolUseEvent,
     CLIRuntimeBase,
 )
+from remoteclaw_sync.clis.dialect import DialectRuntime
+from remoteclaw_sync.engine.dialect import Dialect
 
 FAKE_CLI = Path(__file__).with_name("fake_cli.py")
 PATIENCE = 30.0  # Seconds a busy machine may take for what normally takes milliseconds.
@@ -48,7 +52,7 @@ def fake_command(*steps: Step, script_file: Path | None = None) -> list[str]:
 def quick_command(*steps: Step) -> list[str]:
     """The simplest of the steps as a shell script, which starts in 2 ms where Python needs 30 (and on a busy machine
     half a second): for tests of clocks that run from the start."""
-    return ["/bin/sh", "-c", "\n".join(_in_shell(*step) for step in steps)]
+    return ["/bin/sh", "-c", "\n".join(_in_shell(*step) for step in steps) or ":"]
 
 
 def _in_shell(name: str, *arguments: Any) -> str:
@@ -56,23 +60,39 @@ def _in_shell(name: str, *arguments: Any) -> str:
         case "text", (text,):
             return _in_shell("line", {"type": "text", "text": text})
         case "line", (value,):
-            return f"echo {shlex.quote(json.dumps(value))}"
+            return f"printf '%s\\n' {shlex.quote(json.dumps(value))}"
+        case "notify", (fifo,):
+            return f"echo $$ >{shlex.quote(fifo)}"
         case "sleep", (seconds,):
             return f"sleep {seconds}"
         case "ignore", (signal_name,):
             return f"trap '' {signal_name.removeprefix('SIG')}"
         case "stop", ():
             return "kill -STOP $$"
+        case "exit", (code,):
+            return f"exit {code}"
         case "hang", ():
             return "exec sleep 1000"
     raise ValueError(f"no shell knows the step {name}")
+
+
+# What a shell does by itself. (It sleeps by a child, which may outlive it.)
+SIMPLE_STEPS = {"text", "line", "notify", "exit", "hang"}
+
+
+def _command(*steps: Step) -> list[str]:
+    """That of the quickest program which does these steps."""
+    simple = all(name in SIMPLE_STEPS and len(arguments) <= 1 for name, *arguments in steps)
+    if simple and len(json.dumps(steps)) < LONGEST_ARGUMENT:
+        return quick_command(*steps)
+    return fake_command(*steps)
 
 
 class FakeRuntime(CLIRuntimeBase):
     """Maps `{"type": "text", "text": ...}` and so on to the event of that type."""
 
     def __init__(self, *steps: Step, command: Any = None, timeout: float | None = 60.0, **options: Any) -> None:
-        super().__init__(command or fake_command(*steps), timeout, **options)
+        super().__init__(command or _command(*steps), timeout, **options)
         self.stream: Literal["stdout", "stderr"] = "stdout"
 
     @property
@@ -124,10 +144,16 @@ def finished(events: Iterable[AgentEvent]) -> tuple[list[AgentEvent], AgentRunRe
     return others, last.result
 
 
+def dialect_of(runtime: CLIRuntimeBase) -> Dialect:
+    """How a runtime of a known CLI reads its lines."""
+    assert isinstance(runtime, DialectRuntime)
+    return runtime.dialect
+
+
 def events_from(runtime: CLIRuntimeBase, *lines: str | Mapping[str, Any]) -> list[AgentEvent]:
     """What these lines mean to this runtime, read the way its runs read them."""
     sources = [line if isinstance(line, str) else json.dumps(line) for line in lines]
-    return runtime.interpreter().events("\n".join(sources).encode())
+    return dialect_of(runtime).events("\n".join(sources).encode())
 
 
 def codes(events: Iterable[AgentEvent]) -> list[str | None]:
@@ -183,6 +209,62 @@ def alive(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state not in (b"Z", b"X")
+
+
+def children(pid: int) -> list[int]:
+    """Of all threads of this process."""
+    return [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+
+
+def is_kept_waiting(pid: int) -> bool:
+    """Whether this process writes to a pipe that is full."""
+    return "pipe_write" in Path(f"/proc/{pid}/wchan").read_text()
+
+
+class Container:
+    """A place whose processes see only each other: for tests of what looks at all processes of this user.
+
+    Other programs, and other copies of these tests, are neither seen nor touched from inside. Raises OSError where
+    none can be made.
+    """
+
+    def __init__(self) -> None:
+        rootless = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+        unshare, enter = shutil.which("unshare"), shutil.which("nsenter")
+        if unshare is None or enter is None:
+            raise FileNotFoundError("no unshare, no nsenter")
+        process_1 = ["sh", "-c", "echo ready; exec cat"]
+        self._process_1 = subprocess.Popen(
+            [unshare, *rootless, "--pid", "--fork", "--mount-proc", "--kill-child", *process_1],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        made = self._process_1.pid
+        where = [*rootless[:1], f"--target={made}", "--mount", f"--pid=/proc/{made}/ns/pid_for_children"]
+        self.inside = ["/bin/sh", "-c", f'exec {shlex.join([enter, *where])} --wdns="$PWD" "$@"', "inside"]
+        """Put before a command, it runs that command in there, in the same folder."""
+        assert self._process_1.stdout is not None
+        if not self._process_1.stdout.readline():
+            raise OSError(self.close())
+
+    def __enter__(self) -> Container:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> str:
+        """End all that is in there. Returns what `unshare` complained of."""
+        return self._process_1.communicate(timeout=PATIENCE)[1].strip()
+
+    def kill(self, process: subprocess.Popen[Any]) -> None:
+        """SIGKILL to what was started with `inside`, if it is still there. `process` only waits for it, outside."""
+        if process.poll() is None:
+            for pid in children(process.pid):
+                os.kill(pid, signal.SIGKILL)
+        process.wait(PATIENCE)
 
 
 def start_host(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:

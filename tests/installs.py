@@ -6,7 +6,11 @@ import json
 import sys
 from pathlib import Path
 
-from remoteclaw_sync.versions import PACKAGES
+from remoteclaw_sync.clis.registry import all_facts
+
+# Provider -> the npm package it comes from, and the version that is tested.
+PACKAGES = {cli.name: (cli.support[0].package, cli.tested) for cli in all_facts()}
+TESTED_VERSIONS = {cli.name: cli.tested for cli in all_facts()}
 
 STUBS = {
     "claude": (

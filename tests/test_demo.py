@@ -20,7 +20,11 @@ from tests.fakes import codes, finished
 
 @pytest.fixture
 def demo() -> CLIRuntimeBase:
-    return create_cli_runtime(" Demo ", pace=0)
+    return create_cli_runtime("demo", pace=0)
+
+
+def test_the_demo_is_found_by_its_name_however_it_is_written() -> None:
+    assert type(create_cli_runtime(" Demo ")) is type(create_cli_runtime("demo"))
 
 
 def test_it_thinks_lists_the_folder_by_a_tool_and_answers_word_by_word(demo: CLIRuntimeBase, tmp_path: Path) -> None:

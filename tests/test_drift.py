@@ -208,6 +208,7 @@ KNOWN_DIFFERENCES: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", OTHER_VERSIONS, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
 def test_another_version_of_a_cli_means_the_same_to_us(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

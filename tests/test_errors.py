@@ -11,6 +11,7 @@ from remoteclaw_sync import (
     AgentErrorEvent,
     AgentRunError,
     AgentRunResult,
+    ErrorSubtype,
     RemoteClawError,
     UnknownProviderError,
     create_cli_runtime,
@@ -36,7 +37,7 @@ def test_all_exceptions_have_one_base() -> None:
     assert not issubclass(AgentRunError, ValueError)
 
 
-def run_error(*reported: AgentErrorEvent, subtype: str | None = "auth") -> AgentRunError:
+def run_error(*reported: AgentErrorEvent, subtype: ErrorSubtype | None = "auth") -> AgentRunError:
     return AgentRunError(AgentRunResult(text="so far", error_subtype=subtype), reported)
 
 

@@ -59,7 +59,7 @@ def test_options_reach_the_constructor(provider: str) -> None:
 @each_provider
 def test_a_wrong_option_is_refused_by_name(provider: str) -> None:
     with pytest.raises(TypeError, match="timeot"):
-        create_cli_runtime(provider, timeot=7.0)
+        create_cli_runtime(provider, timeot=7.0)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="^timeout must be a positive number"):
         create_cli_runtime(provider, timeout=-1)
 
@@ -72,7 +72,7 @@ def test_the_classes_take_the_command_first(provider: str) -> None:
 @pytest.mark.parametrize("provider", ["", "gpt", "claude-code", "cla ude", None, 3, ["claude"], b"claude"])
 def test_an_unknown_provider_is_refused_with_the_known_ones(provider: object) -> None:
     with pytest.raises(UnknownProviderError) as caught:
-        create_cli_runtime(provider)  # type: ignore[arg-type]
+        create_cli_runtime(provider)  # type: ignore[call-overload]
     assert caught.value.provider == provider
     assert caught.value.known == SUPPORTED_PROVIDERS
     for known in CLASSES:

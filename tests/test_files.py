@@ -41,11 +41,11 @@ def left_by(owner: str, folder: Path, name: str = "remoteclaw-{}-01234567.txt") 
 def test_what_is_made_is_private_whatever_the_umask(folder: Path) -> None:
     before = os.umask(0)
     try:
-        paths = [files.new_file(str(folder), ".txt", b"secret"), files.new_folder(str(folder))]
+        paths: list[str | Path] = [files.new_file(str(folder), ".txt", b"secret"), files.new_folder(str(folder))]
         files.replace_file(str(folder / "config"), b"secret")
     finally:
         os.umask(before)
-    assert [stat.S_IMODE(os.stat(path).st_mode) for path in (*paths, folder / "config")] == [0o600, 0o700, 0o600]
+    assert [stat.S_IMODE(os.stat(path).st_mode) for path in [*paths, folder / "config"]] == [0o600, 0o700, 0o600]
 
 
 def test_a_file_that_cannot_be_written_to_its_end_is_not_left_there(folder: Path) -> None:
@@ -148,10 +148,11 @@ def test_the_file_of_an_owner_that_cannot_be_seen_from_here_is_kept_for_a_day(fo
     assert list(folder.iterdir()) == [young]
 
 
+@pytest.mark.slow
 def test_a_large_folder_is_looked_through_seldom(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each run comes by: the temporary folder of a busy machine may have 100,000 names."""
     clock = [100.0]
-    monkeypatch.setattr(files.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     for number in range(2_000):
         (folder / str(number)).touch()
     owner = dead_identity()

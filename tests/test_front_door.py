@@ -68,5 +68,5 @@ def test_no_is_not_taken_for_true(provider: str, option: str) -> None:
 
 
 def test_the_typed_keywords_are_the_fields_of_the_params() -> None:
-    fields = [field.name for field in AgentExecuteParams.__attrs_attrs__]  # type: ignore[attr-defined]
+    fields = [field.name for field in AgentExecuteParams.__attrs_attrs__]
     assert set(RunFields.__annotations__) == set(fields) - {"prompt"}

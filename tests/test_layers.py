@@ -9,26 +9,29 @@ from functools import cache
 from pathlib import Path
 
 import remoteclaw_sync
-from remoteclaw_sync.factory import RUNTIMES
+from remoteclaw_sync.clis.registry import NAMES
 
 PACKAGE = "remoteclaw_sync"
 ROOT = Path(remoteclaw_sync.__file__).parent
 
-CLIS = {f"clis.{module}" for module, _ in RUNTIMES.values()}
+CLIS = {f"clis.{name}" for name in NAMES}
 
 # From the ground up. A module imports from lower layers only, or from its own folder; a folder stands for all in it.
 LAYERS: tuple[set[str], ...] = (
-    {"_version", "_json", "_values", "wire", "fake_lines"},
-    {"versions"},
+    {"_version", "_json", "_values", "wire"},
     {"types"},
+    {"clis.facts"},  # What a fact looks like. The facts themselves are in each CLI's folder.
+    {"versions"},
     {"errors", "redaction"},
     {"process"},
     {"files"},
     {"config_files", "tool_server"},
-    {"recording.file", "recording.recorder", "engine"},
+    {"recording.file", "recording.recorder"},
+    {"engine"},
     {"runtime"},
     {"clis"},
     CLIS,
+    {"clis.registry"},
     {"demo"},
     {"factory"},
     {"recording"},
@@ -38,6 +41,29 @@ LAYERS: tuple[set[str], ...] = (
     {"cli"},
     {"__main__"},
 )
+
+# The same inside each folder: its floors from the ground up. A module imports from lower floors of its folder only.
+FLOORS = {
+    "chat": "bell conversation database delivery < places < keeper < turns < sessions < bridge",
+    "cli": "help server_folder strangers terminal_text < arguments leftovers probe status_line"
+    " < completion dispatch views < doctor mcp_options serve show < replay run < providers",
+    "clis": "facts < dialect fake mcp_entries shared < registry",
+    "clis.claude": "facts < fake mcp messages < dialect < runtime",
+    "clis.codex": "facts < fake items mcp rollout stderr < dialect < runtime",
+    "clis.gemini": "facts < failures fake mcp prompt sessions < dialect < runtime",
+    "clis.opencode": "facts < fake stderr store < mcp two < config errors < dialect < runtime",
+    "config_files": "jsonc private_file < config_edit < borrowed",
+    "demo": "agent < runtime",
+    "engine": "asking classify outcome resources startup transport < dialect python_tools verdict < agent reader"
+    " < setup < session < turn < agent_run",
+    "process": "ending environment greenlets host life native program tag tail < abort_listener launch live_children"
+    " < backend clocks guard spawn_errors sweep < fallback posix < child",
+    "recording": "file < recorder < replay",
+    "redaction": "known letters < secrets < prompts < scrubber",
+    "tool_server": "docstrings relay schema < __main__ tools < messaging protocol < server",
+    "web": "door sse < background < journal < detached < streams < frameworks < page",
+    "wire": "fields json_lines",
+}
 
 THIRD_PARTY = {"attrs", "tomli_w"}  # install_requires
 OPTIONAL = {"orjson", "pytest"}  # extras `speed` and `test`
@@ -109,6 +135,21 @@ def layer(module: str) -> int:
         name = name.rpartition(".")[0]
 
 
+def floor(module: str) -> int:
+    """How high a module is in its folder. The folder itself (its `__init__`) is on top."""
+    folder, _, name = module.rpartition(".")
+    floors = [set(names.split()) for names in FLOORS[folder].split("<")]
+    for number, members in enumerate(floors):
+        if name in members:
+            return number
+    raise AssertionError(f"{module!r} is on no floor of its folder: give it one in FLOORS")
+
+
+def in_folders() -> list[str]:
+    """The modules that are in a folder, without the folders themselves."""
+    return [module for module in module_names() if "." in module and source_of(module).name != "__init__.py"]
+
+
 def test_every_module_has_a_layer() -> None:
     assert len(module_names()) > 20
     for module in module_names():
@@ -135,6 +176,32 @@ def test_modules_of_one_layer_know_each_other_only_inside_a_folder() -> None:
     assert sideways == set()
 
 
+def test_every_module_in_a_folder_has_a_floor() -> None:
+    listed = {f"{folder}.{name}" for folder, names in FLOORS.items() for name in names.replace("<", " ").split()}
+    assert listed == set(in_folders())
+
+
+def test_inside_a_folder_imports_point_downwards() -> None:
+    there = set(in_folders())
+    upwards = {
+        f"{module} -> {target}"
+        for module in there
+        for target in internal(module) & there
+        if target.rpartition(".")[0] == module.rpartition(".")[0] and floor(target) >= floor(module)
+    }
+    assert upwards == set()
+
+
+def test_no_module_imports_the_folder_it_is_in() -> None:
+    assert {module for module in in_folders() if module.rpartition(".")[0] in internal(module)} == set()
+
+
+def test_what_is_known_of_a_cli_is_known_without_the_rest_of_its_folder() -> None:
+    for cli in CLIS:
+        assert internal(f"{cli}.facts") <= {"clis.facts", "files"}
+        assert internal(f"{cli}.fake") == {"clis.fake"}
+
+
 def test_no_cli_knows_another() -> None:
     for module in module_names():
         if folder_of(module) in CLIS:
@@ -153,6 +220,11 @@ def test_the_ground_knows_nothing_of_the_package() -> None:
     for module in module_names():
         if layer(module) == 0:
             assert {layer(target) for target in internal(module)} <= {0}, module
+
+
+def test_one_module_alone_asks_the_system_to_be_told_of_forks() -> None:
+    asking = {module for module in module_names() if "register_at_fork(" in source_of(module).read_text("utf-8")}
+    assert asking == {"process.host"}
 
 
 def test_there_are_no_import_cycles() -> None:
@@ -201,4 +273,5 @@ def function():
         "import orjson",
     ]
     assert internal("process.child") >= {"errors", "process.live_children", "process.launch"}
-    assert internal("factory") >= {"errors", "runtime", "clis.codex.runtime"}
+    assert internal("factory") >= {"errors", "runtime", "clis.registry"}
+    assert "clis.codex.runtime" in internal("factory")  # For the type checker alone.

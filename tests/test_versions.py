@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from remoteclaw_sync import create_cli_runtime
+from remoteclaw_sync.clis.registry import all_facts, facts_of
 from remoteclaw_sync.testing import write_fake_cli
 from remoteclaw_sync.versions import (
-    PACKAGES,
-    SUPPORT,
     Installation,
     Standing,
     as_numbers,
@@ -23,7 +22,7 @@ from remoteclaw_sync.versions import (
     support_of,
     what_is_needed,
 )
-from tests.installs import npm_install, put_program
+from tests.installs import PACKAGES, npm_install, put_program
 
 STANDINGS = [
     ("claude", "1.0.100", Standing.TOO_OLD),
@@ -60,20 +59,20 @@ STANDINGS = [
 def test_a_version_stands_where_the_conformance_runs_put_it(
     provider: str, version: str | None, expected: Standing
 ) -> None:
-    assert standing(provider, version) is expected
+    assert standing(facts_of(provider), version) is expected
 
 
 def test_the_limits_of_each_line_are_in_order() -> None:
-    for lines in SUPPORT.values():
-        for line in lines:
+    for cli in all_facts():
+        for line in cli.support:
             limits = [line.least, line.floor, line.tested_from, line.tested]
             assert sorted(limits, key=as_numbers) == limits
 
 
 def test_opencode_2_is_measured_by_its_own_line() -> None:
-    assert support_of("opencode", "2.0.15").package == "@opencode/cli"
-    assert support_of("opencode", "1.18.33").package == "opencode-ai"
-    assert support_of("opencode", "0.9.0").package == "opencode-ai"
+    assert support_of(facts_of("opencode"), "2.0.15").package == "@opencode/cli"
+    assert support_of(facts_of("opencode"), "1.18.33").package == "opencode-ai"
+    assert support_of(facts_of("opencode"), "0.9.0").package == "opencode-ai"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_opencode_2_is_measured_by_its_own_line() -> None:
 def test_only_below_the_floor_a_sentence_says_what_is_needed(
     provider: str, version: str | None, options: tuple[str, ...], sentence: str | None
 ) -> None:
-    assert what_is_needed(provider, version, options) == sentence
+    assert what_is_needed(facts_of(provider), version, options) == sentence
 
 
 # --- what the files tell --------------------------------------------------------------------------------------
@@ -111,12 +110,12 @@ def test_only_below_the_floor_a_sentence_says_what_is_needed(
 @pytest.mark.parametrize("provider", PACKAGES)
 def test_an_npm_package_names_itself_and_its_version(provider: str, tmp_path: Path) -> None:
     link = npm_install(tmp_path, provider, "3.2.1", "")
-    assert installation(provider, provider, str(link.parent)) == Installation(PACKAGES[provider][0], "3.2.1")
+    assert installation(facts_of(provider), provider, str(link.parent)) == Installation(PACKAGES[provider][0], "3.2.1")
 
 
 def test_opencode_2_is_told_from_1_by_its_package(tmp_path: Path) -> None:
     link = npm_install(tmp_path, "opencode", "2.0.3", "", package="@opencode/cli")
-    assert installation("opencode", str(link)) == Installation("@opencode/cli", "2.0.3")
+    assert installation(facts_of("opencode"), str(link)) == Installation("@opencode/cli", "2.0.3")
 
 
 @pytest.mark.parametrize(
@@ -133,21 +132,21 @@ def test_a_file_or_folder_that_an_installer_named_after_the_version_tells_it(
     provider: str, path: str, version: str, tmp_path: Path
 ) -> None:
     program = put_program(tmp_path / path, "")
-    assert installation(provider, str(program)) == Installation(None, version)
+    assert installation(facts_of(provider), str(program)) == Installation(None, version)
 
 
 @pytest.mark.parametrize(
     "path", ["installs/node/22.1.0/bin/opencode", ".pyenv/versions/3.11.7/bin/opencode", "n/versions/22.1.0/opencode"]
 )
 def test_a_version_of_something_else_is_not_taken_for_the_clis(path: str, tmp_path: Path) -> None:
-    assert installed_version("opencode", str(put_program(tmp_path / path, ""))) is None
+    assert installed_version(facts_of("opencode"), str(put_program(tmp_path / path, ""))) is None
 
 
 @pytest.mark.parametrize("manifest", ["", "[]", "[" * 100_000, '{"name": "opencode-ai", "version": 5}', "\xff"])
 def test_a_package_json_that_makes_no_sense_tells_nothing(manifest: str, tmp_path: Path) -> None:
     link = npm_install(tmp_path, "opencode", "1.0.0", "")
     (link.resolve().parent.parent / "package.json").write_text(manifest, encoding="latin-1")
-    assert installation("opencode", str(link)) is None
+    assert installation(facts_of("opencode"), str(link)) is None
 
 
 # --- where else -----------------------------------------------------------------------------------------------
@@ -158,17 +157,31 @@ def test_a_package_json_that_is_no_file_is_not_read(tmp_path: Path, make: Callab
     """The program may be one of a repository that was checked out."""
     make(tmp_path / "package.json")
     cli = write_fake_cli(tmp_path, "opencode", "OK")
-    assert installed_version("opencode", cli.path, None) is None
+    assert installed_version(facts_of("opencode"), cli.path, None) is None
     assert create_cli_runtime("opencode", command=cli.path).run("hi").text == "OK"
 
 
 @pytest.mark.parametrize(
     "folder",
-    [".local/bin", ".opencode/bin", ".claude/local", ".npm-global/bin", ".bun/bin", ".nvm/versions/node/v22.3.0/bin"],
+    [".local/bin", ".npm-global/bin", ".bun/bin", ".nvm/versions/node/v22.3.0/bin"],
 )
 def test_a_program_in_a_usual_place_is_found_though_it_is_not_on_path(folder: str, tmp_path: Path) -> None:
     program = put_program(tmp_path / folder / "an-agent-cli", "#!/bin/sh\n")
     assert found_elsewhere("an-agent-cli", {"HOME": str(tmp_path)}) == [str(program)]
+
+
+@pytest.mark.parametrize(("provider", "folder"), [("opencode", ".opencode/bin"), ("claude", ".claude/local")])
+def test_a_program_in_a_folder_of_its_own_installer_is_found(provider: str, folder: str, tmp_path: Path) -> None:
+    program = put_program(tmp_path / folder / provider, "#!/bin/sh\n")
+    own_folders = facts_of(provider).program_folders
+    assert found_elsewhere(provider, {"HOME": str(tmp_path)}, own_folders) == [str(program)]
+
+
+def test_where_vendors_install_now_goes_before_the_folders_they_have_left(tmp_path: Path) -> None:
+    old = put_program(tmp_path / ".claude" / "local" / "claude", "#!/bin/sh\n")
+    new = put_program(tmp_path / ".local" / "bin" / "claude", "#!/bin/sh\n")
+    own_folders = facts_of("claude").program_folders
+    assert found_elsewhere("claude", {"HOME": str(tmp_path)}, own_folders) == [str(new), str(old)]
 
 
 @pytest.mark.parametrize("prefix", ["{home}/elsewhere", "~/elsewhere", "${{HOME}}/elsewhere", '"{home}/elsewhere"'])

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from ..process.host import after_fork
 from ..recording.file import check_links
 from .bell import Bell
 from .database import IN_MEMORY, Database
@@ -185,5 +186,4 @@ def _forget_all() -> None:
 
 
 atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+after_fork(_forget_all)

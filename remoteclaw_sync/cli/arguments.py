@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from .._version import __version__
+from ..clis.registry import all_facts
 from ..factory import DEMO, SUPPORTED_PROVIDERS
 from ..types import PermissionMode
 from .help import TOPICS
@@ -57,7 +58,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def build_parser() -> argparse.ArgumentParser:
     """All commands with all their options."""
     parser = _new(argparse.ArgumentParser, prog=PROGRAM, epilog=EXAMPLES)
-    parser.description = "Run AI agent CLIs (Claude Code, Gemini CLI, Codex, OpenCode): one event stream."
+    parser.description = f"Run AI agent CLIs ({', '.join(cli.title for cli in all_facts())}): one event stream."
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 

@@ -13,13 +13,14 @@ from typing import Any
 import attrs
 
 from .._version import __version__
-from ..factory import DEMO, SUPPORTED_PROVIDERS
+from ..clis.facts import CliFacts
+from ..clis.registry import all_facts, facts_of
+from ..factory import DEMO
 from ..versions import Standing, standing, support_of
 from . import probe
 from .dispatch import UsageError
 from .leftovers import Leftover, find_leftovers
 from .probe import Installed, Program, too_old
-from .run import install_command
 from .terminal_text import Style, one_line
 
 
@@ -41,15 +42,15 @@ def _probe_all() -> list[Installed]:
     """All at once: each may take seconds to say its version."""
     found: dict[str, Installed] = {}
 
-    def look(provider: str) -> None:
-        found[provider] = probe.probe(provider)
+    def look(cli: CliFacts) -> None:
+        found[cli.name] = probe.probe(cli)
 
-    threads = [threading.Thread(target=look, args=(provider,), daemon=True) for provider in SUPPORTED_PROVIDERS]
+    threads = [threading.Thread(target=look, args=(cli,), daemon=True) for cli in all_facts()]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return [found[provider] for provider in SUPPORTED_PROVIDERS]
+    return [found[cli.name] for cli in all_facts()]
 
 
 def _report(folder: str, installed: list[Installed], leftovers: list[Leftover]) -> dict[str, Any]:
@@ -95,16 +96,17 @@ def _print_report(folder: str, installed: list[Installed], leftovers: list[Lefto
 
 
 def _print_provider(one: Installed, style: Style) -> None:
+    cli = facts_of(one.provider)
     if one.path is None:
-        absent = "not on PATH" if one.elsewhere else f"not installed: {install_command(one.provider)}"
+        absent = "not on PATH" if one.elsewhere else f"not installed: {cli.install}"
         print(f"{one.provider:<10}{style.dim(absent)}")
     else:
-        words = _standing(one.provider, one.version, one.problem, style)
+        words = _standing(cli, one.version, one.problem, style)
         print(f"{one.provider:<10}{one.version or '?'} ({words}), {one.path}")
         if one.problem is not None and one.standing is not Standing.TOO_OLD:
             print(f"          {style.red(one_line(one.problem))}")
-        if one.version is not None and one.provider == "opencode":
-            print(f"          OpenCode {one.version.partition('.')[0]} ({one.support.package} on npm)")
+        if one.version is not None and len(cli.support) > 1:
+            print(f"          {cli.title} {one.version.partition('.')[0]} ({one.support.package} on npm)")
         print(f"          login: {one.login or style.yellow('none found')}")
     for other in one.others:
         print(f"          also on PATH: {_program(one, other, style)}")
@@ -115,15 +117,15 @@ def _print_provider(one: Installed, style: Style) -> None:
 
 
 def _program(one: Installed, other: Program, style: Style) -> str:
-    words = _standing(one.provider, other.version, other.problem, style)
+    words = _standing(facts_of(one.provider), other.version, other.problem, style)
     used = "; this is the one that runs start" if other.path == one.started else ""
     return f"{other.path}, {other.version or '?'} ({words}){used}"
 
 
-def _standing(provider: str, version: str | None, problem: str | None, style: Style) -> str:
+def _standing(cli: CliFacts, version: str | None, problem: str | None, style: Style) -> str:
     """How a version stands to the tested ones, in words and a colour."""
-    support = support_of(provider, version)
-    match standing(provider, version):
+    support = support_of(cli, version)
+    match standing(cli, version):
         case Standing.TOO_OLD:
             return style.red(too_old(support))
         case _ if problem is not None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 from importlib.resources import files
 
+from ..clis.registry import all_facts
+
 PAGE = "README.md"
 # Topic -> the folder whose page it is, and what the page covers.
 TOPICS = {
     "runs": ("engine", "how a run ends, threads, limits, error codes"),
-    "clis": ("clis", "the four CLIs side by side, and how to add a fifth"),
-    "claude": ("clis/claude", "Claude Code: what each option becomes, known limits"),
-    "gemini": ("clis/gemini", "Gemini CLI: the same"),
-    "codex": ("clis/codex", "Codex: the same"),
-    "opencode": ("clis/opencode", "OpenCode: the same"),
+    "clis": ("clis", "the CLIs side by side, and how to add one"),
+    **{cli.name: (f"clis/{cli.name}", f"{cli.title}: what each option becomes, known limits") for cli in all_facts()},
     "mcp": ("config_files", "MCP servers, and how config files are borrowed"),
     "chat": ("chat", "from a chat message to an answer, with sessions"),
     "web": ("web", "streams for Flask, Django and WSGI, reconnects, the chat page"),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import attrs
 
 from .. import files
+from ..clis.registry import all_facts
 from ..config_files.borrowed import folders_around, left_behind
 from ..config_files.config_edit import ConfigError
 from ..process.host import host_is_gone
@@ -107,17 +108,7 @@ def _name(pid: int) -> str | None:
 
 def borrowed_paths(folder: str) -> dict[str, str | None]:
     """The config files that a run may borrow, and the project that each belongs to (None: the user's own)."""
-    return {
-        os.path.join(folder, ".gemini", "settings.json"): folder,
-        os.path.join(folder, ".opencode", "opencode.json"): folder,
-        os.path.join(folder, ".opencode", "opencode.jsonc"): folder,
-        os.path.join(codex_home(), "config.toml"): None,
-    }
-
-
-def codex_home() -> str:
-    """Where Codex keeps its files."""
-    return os.environ.get("CODEX_HOME") or os.path.expanduser("~/.codex")
+    return {path: project for cli in all_facts() for path, project in cli.borrowed_files(os.environ, folder).items()}
 
 
 def _borrowed_configs(folder: str, repair: bool) -> Iterator[Leftover]:

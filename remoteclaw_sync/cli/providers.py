@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 
-from ..factory import DEMO, SUPPORTED_PROVIDERS
-from ..versions import found_elsewhere
-from .run import absence, install_command
+from ..clis.registry import all_facts
+from ..factory import DEMO
+from .run import absence, places_of
 
 
 def command(options: argparse.Namespace) -> int:
     """List them; starts nothing."""
-    found = {provider: shutil.which(provider) for provider in SUPPORTED_PROVIDERS}
+    found = [(cli, shutil.which(cli.name)) for cli in all_facts()]
     if options.json:
         rows = [
             {
-                "provider": provider,
+                "provider": cli.name,
                 "path": path,
-                "elsewhere": [] if path else found_elsewhere(provider, os.environ),
-                "install": install_command(provider),
+                "elsewhere": [] if path else places_of(cli),
+                "install": cli.install,
             }
-            for provider, path in found.items()
+            for cli, path in found
         ]
         print(json.dumps({"providers": [*rows, {"provider": DEMO, "path": None, "elsewhere": [], "install": ""}]}))
         return 0
-    for provider, path in found.items():
-        print(f"{provider:<9} {path or absence(provider)}")
+    for cli, path in found:
+        print(f"{cli.name:<9} {path or absence(cli)}")
     print(f"{DEMO:<9} built in")
     return 0

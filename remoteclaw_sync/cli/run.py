@@ -9,7 +9,9 @@ import shutil
 import sys
 from typing import Any
 
-from ..factory import DEMO, SUPPORTED_PROVIDERS, create_cli_runtime, runtime_class
+from ..clis.facts import CliFacts
+from ..clis.registry import all_facts
+from ..factory import DEMO, create_cli_runtime
 from ..types import AgentExecuteParams
 from ..versions import found_elsewhere
 from .dispatch import UsageError
@@ -40,29 +42,29 @@ def command(options: argparse.Namespace) -> int:
 
 def _detect() -> str | None:
     """The first provider whose CLI is on PATH; says which, or what to do."""
-    for provider in SUPPORTED_PROVIDERS:
-        path = shutil.which(provider)
+    for cli in all_facts():
+        path = shutil.which(cli.name)
         if path is not None:
-            print(f"remoteclaw-sync: using {provider} ({path})", file=sys.stderr)
-            return provider
+            print(f"remoteclaw-sync: using {cli.name} ({path})", file=sys.stderr)
+            return cli.name
     lines = ["remoteclaw-sync: no agent CLI was found on PATH. Install one of these:"]
-    lines += [f"  {provider:<9} {install_command(provider)}" for provider in SUPPORTED_PROVIDERS]
+    lines += [f"  {cli.name:<9} {cli.install}" for cli in all_facts()]
     lines.append(f"or try the built-in agent, which needs none of them: {_program()} {DEMO}")
-    there = [found_elsewhere(provider, os.environ) for provider in SUPPORTED_PROVIDERS]
+    there = [places_of(cli) for cli in all_facts()]
     lines += [f"There is {places[0]}: put its folder on PATH to use it." for places in there if places]
     print("\n".join(lines), file=sys.stderr)
     return None
 
 
-def install_command(provider: str) -> str:
-    """How to install a provider's CLI."""
-    return (runtime_class(provider).install_hint or "").removeprefix("install it with: ")
+def places_of(cli: CliFacts) -> list[str]:
+    """Where a CLI that is not on PATH is installed."""
+    return found_elsewhere(cli.name, os.environ, cli.program_folders)
 
 
-def absence(provider: str) -> str:
-    """What to say of a provider's CLI that is not on PATH."""
-    places = found_elsewhere(provider, os.environ)
-    return f"not on PATH: {places[0]}" if places else f"not installed: {install_command(provider)}"
+def absence(cli: CliFacts) -> str:
+    """What to say of a CLI that is not on PATH."""
+    places = places_of(cli)
+    return f"not on PATH: {places[0]}" if places else f"not installed: {cli.install}"
 
 
 def _prompt(options: argparse.Namespace) -> str:

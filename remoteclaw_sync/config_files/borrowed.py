@@ -297,7 +297,7 @@ def _check_way_to(path: str, real_path: str, project: str | None) -> None:
         return
     home = os.path.realpath(project)
     roots = [home]
-    checkout = _checkout_of(home)
+    checkout = checkout_of(home)
     roots.append(os.path.realpath(os.path.expanduser("~")) if checkout is None else checkout)
     if not any(_is_inside(real_path, root) for root in roots):
         raise ConfigError(f"is reached by a link that leads out of the project (to {real_path}); put a copy there")
@@ -326,7 +326,7 @@ def _links_on_the_way(path: str, project: str) -> Iterator[str]:
             yield way
 
 
-def _checkout_of(folder: str) -> str | None:
+def checkout_of(folder: str) -> str | None:
     """The root of the checked-out repository that this folder is in."""
     while not os.path.lexists(os.path.join(folder, ".git")):
         above = os.path.dirname(folder)

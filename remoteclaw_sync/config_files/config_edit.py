@@ -38,8 +38,8 @@ def add_entries(text: str, format: Format, key: str, entries: Entries, defaults:
 
     `defaults` are values at the top level of a JSON config for which there is none yet.
     """
-    text = _with_defaults(text, defaults or {}, _parse(text, format))
-    config = _parse(text, format)
+    text = _with_defaults(text, defaults or {}, _parse(text, format, key))
+    config = _parse(text, format, key)
     wanted = copy.deepcopy(config)
     wanted.setdefault(key, {}).update(entries)
     if not set(entries) & set(config.get(key, {})):
@@ -54,10 +54,10 @@ def remove_entries(text: str, format: Format, key: str, entries: Entries, origin
     """Undo `add_entries` in a text that somebody has changed since. What they changed stays, also in our entries."""
     if inserted and text.count(inserted) == 1:
         rest = text.replace(inserted, "")
-        if _parses(rest, format):
+        if _parses(rest, format, key):
             return rest
-    config = _parse(text, format)
-    before = _parse(original, format).get(key, {}) if original is not None else {}
+    config = _parse(text, format, key)
+    before = _parse(original, format, key).get(key, {}) if original is not None else {}
     table = config.get(key, {})
     for name, entry in entries.items():
         if table.get(name) != entry:
@@ -66,21 +66,20 @@ def remove_entries(text: str, format: Format, key: str, entries: Entries, origin
             table[name] = before[name]
         else:
             del table[name]
-    if not table and (original is None or key not in _parse(original, format)):
+    if not table and (original is None or key not in _parse(original, format, key)):
         config.pop(key, None)
     return _dump(config, format)
 
 
-def _parse(text: str, format: Format) -> dict[str, Any]:
+def _parse(text: str, format: Format, key: str) -> dict[str, Any]:
     try:
         config = _load(text, format)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"is not valid {format.upper()} ({_position(error)})") from None
     if not isinstance(config, dict):
         raise ConfigError("is not an object at its top level")
-    for key in ("mcpServers", "mcp", "mcp_servers"):
-        if not isinstance(config.get(key, {}), dict):
-            raise ConfigError(f"has a {key!r} that is not a table of servers")
+    if not isinstance(config.get(key, {}), dict):
+        raise ConfigError(f"has a {key!r} that is not a table of servers")
     return config
 
 
@@ -98,9 +97,9 @@ def _position(error: Exception) -> str:
     return message[message.rfind("(") :].strip("()") if "(at " in message else type(error).__name__
 
 
-def _parses(text: str, format: Format) -> bool:
+def _parses(text: str, format: Format, key: str) -> bool:
     try:
-        _parse(text, format)
+        _parse(text, format, key)
     except ConfigError:
         return False
     return True

@@ -7,66 +7,25 @@ import weakref
 from collections.abc import Generator, Iterator
 from types import TracebackType
 
-from ..process.child import ChildProcess
 from ..process.ending import EndReason
 from ..types import AgentEvent, AgentRunResult
-
-
-class RunControl:
-    """What a run's generator and its handle share. Holds no reference to either, so that dropping them ends the run."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._wanted_end: EndReason | None = None
-        self._child: ChildProcess | None = None
-        self.result: AgentRunResult | None = None
-
-    @property
-    def pid(self) -> int | None:
-        return None if self._child is None else self._child.pid
-
-    @property
-    def wanted_end(self) -> EndReason | None:
-        """What was asked for first, perhaps before there was a child."""
-        return self._wanted_end
-
-    def attach(self, child: ChildProcess) -> None:
-        """From now on requests go to this child; one that came before is passed on."""
-        with self._lock:
-            self._child = child
-            if self._wanted_end is not None:
-                child.request_end(self._wanted_end)
-
-    def request_end(self, reason: EndReason) -> None:
-        """Have the run ended, from any thread. Does not block."""
-        with self._lock:
-            if self._wanted_end is None:
-                self._wanted_end = reason
-            if self._child is not None:
-                self._child.request_end(reason)
-
-    def close(self) -> None:
-        """End the run and wait until nothing of it is left."""
-        self.request_end(EndReason.CLOSED)
-        if self._child is not None:
-            self._child.close()
-
+from .turn import Turn
 
 # Of the generators that `execute()` has given out. Weak, because dropping a generator has to end its run.
-_controls: weakref.WeakKeyDictionary[object, RunControl] = weakref.WeakKeyDictionary()
+_turns: weakref.WeakKeyDictionary[object, Turn] = weakref.WeakKeyDictionary()
 
 
-def remember(events: Generator[AgentEvent, None, None], control: RunControl) -> None:
+def remember(events: Generator[AgentEvent, None, None], turn: Turn) -> None:
     """Have `run_of` know this generator."""
-    _controls[events] = control
+    _turns[events] = turn
 
 
 def run_of(events: object) -> AgentRun | None:
     """The handle of the run that this generator of `execute()` yields; None for any other iterable."""
     if not isinstance(events, Generator):
         return None
-    control = _controls.get(events)
-    return None if control is None else AgentRun(events, control)
+    turn = _turns.get(events)
+    return None if turn is None else AgentRun(events, turn)
 
 
 class AgentRun(Iterator[AgentEvent]):
@@ -75,9 +34,9 @@ class AgentRun(Iterator[AgentEvent]):
     Nothing is started before the first event is asked for. `abort()` and `close()` may be called from any thread.
     """
 
-    def __init__(self, events: Generator[AgentEvent, None, None], control: RunControl) -> None:
+    def __init__(self, events: Generator[AgentEvent, None, None], turn: Turn) -> None:
         self._events = events
-        self._control = control
+        self._turn = turn
         # A generator that two threads enter raises ValueError: one waits here for the other. The same thread (a signal
         # handler that interrupts it in there) cannot wait for itself, and does get the ValueError.
         self._inside = threading.RLock()
@@ -97,20 +56,20 @@ class AgentRun(Iterator[AgentEvent]):
     @property
     def pid(self) -> int | None:
         """The CLI's process id; None before it is started."""
-        return self._control.pid
+        return self._turn.pid
 
     @property
     def result(self) -> AgentRunResult | None:
         """The summary, once the run has ended; None before."""
-        return self._control.result
+        return self._turn.result
 
     def abort(self) -> None:
         """End the run: its consumer gets an `error` with code ABORTED, then `done`. Does not block."""
-        self._control.request_end(EndReason.ABORTED)
+        self._turn.request_end(EndReason.ABORTED)
 
     def close(self) -> None:
         """End the run without another event and wait until its processes are gone (bounded, a second or two)."""
-        self._control.close()
+        self._turn.close()
         if self._inside.acquire(blocking=False):
             try:
                 if not getattr(self._events, "gi_running", False):

@@ -6,6 +6,7 @@ One table, in order: the first row that matches wins. Numbers are matched as wor
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import attrs
 
@@ -115,7 +116,7 @@ _PATTERNS: tuple[tuple[ErrorSubtype, tuple[str, ...]], ...] = (
             r"missing environment variable: `?\w*(?:key|token)",
             r"set an auth method",
             r"oauth",
-            r"ineligibletier|unsupported_client|gemini code assist for individuals",
+            r"ineligibletier|unsupported_client|code assist for individuals",
         ),
     ),
     (
@@ -165,28 +166,6 @@ _PATTERNS: tuple[tuple[ErrorSubtype, tuple[str, ...]], ...] = (
 
 _TABLE = tuple((subtype, re.compile("|".join(patterns), re.IGNORECASE)) for subtype, patterns in _PATTERNS)
 
-# What a CLI means by its exit code, where it means something.
-EXIT_CODES: dict[str, dict[int, ErrorSubtype]] = {
-    "gemini": {
-        41: "auth",
-        42: "config",
-        44: "config",
-        52: "config",
-        53: "max_turns",
-        54: "crash",
-        55: "untrusted_directory",
-        130: "aborted",
-        # HTTP status & 0xFF
-        144: "config",
-        145: "auth",
-        147: "auth",
-        173: "rate_limit",
-        244: "overloaded",
-        247: "overloaded",
-    },
-    "codex": {2: "config"},
-}
-
 # HTTP statuses that mean the same everywhere.
 HTTP_STATUSES: dict[int, ErrorSubtype] = {
     400: "config",
@@ -211,15 +190,15 @@ def classify_error(
     code: str | None = None,
     exit_code: int | None = None,
     status: int | None = None,
-    provider: str | None = None,
+    exit_codes: Mapping[int, ErrorSubtype] | None = None,
 ) -> ErrorClass:
     """What kind of failure this is: "unknown" if nothing is recognised. Looks at the message (then the code), the
-    HTTP status, and what the provider's exit code means."""
+    HTTP status, and what this CLI means by its exit codes."""
     subtype = _from_text(message) or _from_text((code or "").replace("_", " "))
     if subtype is None and status is not None:
         subtype = HTTP_STATUSES.get(status) or ("overloaded" if status >= 500 else None)
-    if subtype is None and exit_code is not None and provider is not None:
-        subtype = EXIT_CODES.get(provider, {}).get(exit_code)
+    if subtype is None and exit_code is not None and exit_codes is not None:
+        subtype = exit_codes.get(exit_code)
     subtype = subtype or "unknown"
     return ErrorClass(subtype, subtype in RETRYABLE)
 

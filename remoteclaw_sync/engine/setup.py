@@ -10,12 +10,17 @@ from __future__ import annotations
 import contextvars
 import logging
 import threading
+from typing import Any
+
+import attrs
 
 from .. import errors, files
 from ..process.ending import EndLatch
 from ..process.launch import Launch, SpawnError
-from ..types import AgentExecuteParams
-from .adapter import Adapter
+from ..recording.recorder import Recorder
+from ..types import AgentErrorEvent, AgentExecuteParams
+from .agent import Agent
+from .dialect import Dialect
 from .python_tools import with_gateway
 from .resources import GivenUp, RunResources
 
@@ -26,15 +31,25 @@ _left_to_the_original: list[RunResources] = []
 
 
 class RunSetup:
-    """The setup (see process.launch.Setup) of one start of a runtime's CLI.
+    """The setup (see process.launch.Setup) of one start of an agent.
 
-    The runtime's hooks run in another thread than the consumer's, but in the context (contextvars) of that one.
+    The agent's hooks run in another thread than the consumer's, but in the context (contextvars) of that one.
     """
 
-    def __init__(self, runtime: Adapter, params: AgentExecuteParams, due: float | None) -> None:
-        self._runtime = runtime
+    def __init__(
+        self,
+        agent: Agent,
+        params: AgentExecuteParams,
+        dialect: Dialect,
+        remedied: AgentErrorEvent | None,
+        due: float | None,
+    ) -> None:
+        self._agent = agent
         self._params = params
+        self._dialect = dialect
+        self._remedied = remedied
         self._due = due
+        self._recorder: Recorder | None = None
         self._context = contextvars.copy_context()
         self._resources: RunResources | None = None
 
@@ -59,12 +74,38 @@ class RunSetup:
         except BaseException as error:
             # Not the exception itself: a hook may put a value of the environment into its message.
             kind = type(error).__name__
-            logger.error("preparing a run of %s failed: %s", type(self._runtime).__name__, kind)
+            logger.error("preparing a run of %s failed: %s", type(self._agent).__name__, kind)
             raise SpawnError(errors.SPAWN_FAILED, f"preparing the run failed: {kind}: {error}") from None
 
     def _prepare(self, resources: RunResources) -> Launch:
         files.temporary_folder()  # Each run tidies up there, also one that puts nothing into it.
-        return self._runtime.prepare(with_gateway(self._params, resources), resources)
+        params = with_gateway(self._params, resources)
+        launch = self._agent.prepare(params, resources, self._dialect)
+        facts = dict(self._agent.facts())
+        self._dialect.recall(facts)
+        if self._agent.record is None:
+            return launch
+        return self._recorded(
+            self._agent.record.start(params, launch, self._agent.provider, self._agent.cli_version()),
+            launch,
+            facts,
+            resources,
+        )
+
+    def _recorded(self, recorder: Recorder, launch: Launch, facts: dict[str, Any], resources: RunResources) -> Launch:
+        resources.callback(recorder.close)
+        self._recorder = recorder
+        self._dialect.learn = recorder.learned
+        if self._remedied is not None:
+            facts["remedied"] = self._remedied.to_dict()
+        if facts:
+            recorder.learned(facts)
+        return attrs.evolve(launch, observer=recorder)
+
+    def heard_all(self) -> None:
+        """The consumer is done with what this start of the agent said."""
+        if self._recorder is not None:
+            self._recorder.heard()
 
     def clean_up(self) -> None:
         if self._resources is not None:

@@ -8,12 +8,12 @@ import re
 import attrs
 
 from .. import errors
+from ..clis.facts import CliFacts
 from ..process.launch import SpawnFailure
 from ..process.program import needed
 from ..types import AgentErrorEvent, AgentExecuteParams
 from ..versions import what_is_needed
 
-PREAMBLE_BYTES = 65_536
 NO_SUCH_PROGRAM = 127  # What shells and `env` exit with.
 # "env: 'node': No such file or directory", "env: can't execute 'node': ...", "sh: 1: exec: node: not found".
 MISSING_PROGRAM = re.compile(
@@ -21,30 +21,6 @@ MISSING_PROGRAM = re.compile(
 )
 # Kinds of failure that an old CLI may be the cause of. It is not of a refused login or an unknown session.
 MAY_BE_AGE = frozenset({"config", "crash", "incomplete", "unknown"})
-
-
-class Preamble:
-    """What a CLI prints on the stream of events before the first of them: some put their help there."""
-
-    def __init__(self) -> None:
-        self.is_over = False
-        self._words: list[bytes] = []
-        self._size = 0
-
-    def push(self, block: bytes) -> None:
-        """Take these whole lines, up to the first event."""
-        for line in block.split(b"\n"):
-            if line.lstrip().startswith(b"{"):
-                self.is_over = True
-                self._words.clear()
-                return
-            if self._size < PREAMBLE_BYTES:
-                self._words.append(line[:PREAMBLE_BYTES])
-                self._size += len(line)
-
-    def text(self) -> str:
-        """The words; none once there was an event."""
-        return b"\n".join(self._words).decode(errors="replace").strip()
 
 
 def missing_program(program: str, exit_code: int | None, said: str) -> AgentErrorEvent | None:
@@ -69,9 +45,9 @@ def with_place(failure: SpawnFailure, places: list[str], install_hint: str | Non
 
 
 def with_needed_version(
-    error: AgentErrorEvent, provider: str, version: str | None, params: AgentExecuteParams
+    error: AgentErrorEvent, cli: CliFacts, version: str | None, params: AgentExecuteParams
 ) -> AgentErrorEvent:
     """The error, with the version that this CLI is and the one that is needed, if it is an old one."""
     prompt = ("system_prompt",) if params.system_prompt is not None else ()
-    sentence = what_is_needed(provider, version, (*prompt, params.permission_mode))
+    sentence = what_is_needed(cli, version, (*prompt, params.permission_mode))
     return error if sentence is None else attrs.evolve(error, message=f"{error.message}; {sentence}")

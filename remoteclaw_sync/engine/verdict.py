@@ -1,9 +1,9 @@
-"""What is known of a run beside its events, and the verdict at its end."""
+"""The verdict at the end of a turn, from all that is known of it."""
 
 from __future__ import annotations
 
 import signal
-from typing import Literal
+from collections.abc import Mapping
 
 import attrs
 
@@ -11,10 +11,13 @@ from .. import errors
 from ..process.ending import EndReason
 from ..process.launch import SpawnFailure
 from ..process.spawn_errors import lacks_interpreter
-from ..types import AgentErrorEvent, AgentUsage, ErrorSubtype, PermissionDenial
+from ..types import AgentErrorEvent, ErrorSubtype
 from .classify import classify_error
+from .outcome import RunOutcome
 
 STDERR_IN_MESSAGE = 2_000  # Characters of the stderr tail that an error message quotes.
+
+WAS_ABORTED = "the run was aborted"
 
 SPAWN_SUBTYPES: dict[str, ErrorSubtype] = {
     errors.CLI_NOT_FOUND: "cli_missing",
@@ -26,42 +29,12 @@ SPAWN_SUBTYPES: dict[str, ErrorSubtype] = {
 }
 
 
-@attrs.define
-class RunOutcome:
-    """Filled by a runtime while its CLI talks; `terminal` is the CLI's own last word on the run."""
-
-    terminal: Literal["success", "failure"] | None = None
-    error_subtype: ErrorSubtype | None = None
-    session_id: str | None = None
-    usage: AgentUsage | None = None
-    total_cost_usd: float | None = None
-    api_duration_ms: float | None = None
-    num_turns: int | None = None
-    stop_reason: str | None = None
-    permission_denials: list[PermissionDenial] = attrs.field(factory=list)
-
-    def succeed(self) -> None:
-        """The CLI says that all went well (again, if it has more than one turn)."""
-        self.terminal = "success"
-        self.error_subtype = None
-
-    def fail(self, error_subtype: ErrorSubtype | None = None) -> None:
-        """The CLI says that the run failed."""
-        self.terminal = "failure"
-        self.error_subtype = error_subtype
-
-    def reopen(self) -> None:
-        """The CLI goes on after what looked like its last word."""
-        self.terminal = None
-        self.error_subtype = None
-
-
 @attrs.frozen(kw_only=True)
 class Evidence:
     """All that is known when a run has ended."""
 
     program: str
-    provider: str | None
+    exit_codes: Mapping[int, ErrorSubtype]
     end_reason: EndReason
     spawn_failure: SpawnFailure | None
     exit_code: int | None
@@ -93,7 +66,7 @@ def judge(evidence: Evidence) -> Verdict:
         return Verdict(AgentErrorEvent(message, code), SPAWN_SUBTYPES.get(code, otherwise))
     reason = evidence.end_reason
     if reason is EndReason.ABORTED:
-        return Verdict(AgentErrorEvent("the run was aborted", errors.ABORTED), "aborted")
+        return Verdict(AgentErrorEvent(WAS_ABORTED, errors.ABORTED), "aborted")
     if reason is EndReason.CLOSED:
         return Verdict(None, "aborted")
     if evidence.outcome.terminal is None or not evidence.finished_in_time:
@@ -145,7 +118,7 @@ def _reported_cause(evidence: Evidence) -> AgentErrorEvent | None:
 def _classify(error: AgentErrorEvent, evidence: Evidence) -> ErrorSubtype:
     if evidence.outcome.error_subtype:
         return evidence.outcome.error_subtype
-    found = classify_error(error.message, code=error.code, exit_code=evidence.exit_code, provider=evidence.provider)
+    found = classify_error(error.message, code=error.code, exit_code=evidence.exit_code, exit_codes=evidence.exit_codes)
     return found.error_subtype
 
 

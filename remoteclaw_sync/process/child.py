@@ -1,8 +1,11 @@
 """One CLI process, from before its birth to after its end.
 
 A supervisor thread owns the child: it makes what the child needs and spawns it (in a thread, because Ctrl-C interrupts
-the main one anywhere), reads its two streams, writes its stdin, ends its tree, reaps it and cleans up. A Timer looks at
-the clocks. The consumer only takes the chunks that have come, so whether and when it does so cannot hold up anything.
+the main one anywhere), reads its two streams, writes its stdin, looks at its clocks, ends its tree, reaps it and cleans
+up. The consumer only takes the chunks that have come, so whether and when it does so cannot hold up anything.
+
+A child may serve one turn or many. Which of its phases it is in, and how long that may take, is for others to say
+(`begin_phase`); so is when its stdin ends (`send`).
 """
 
 from __future__ import annotations
@@ -14,16 +17,30 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from .. import errors
 from . import live_children as registry
 from .abort_listener import AbortListener
-from .clocks import Watchdog
+from .backend import Backend, NewBackend, Unborn
+from .clocks import FOREVER, Clock, PhaseClocks
 from .ending import EndLatch, EndReason
 from .greenlets import may_wait
-from .launch import Launch, Loan, Observer, Ready, Setup, Sink, SpawnError, SpawnFailure
+from .launch import (
+    MAX_UNSENT_BYTES,
+    Exit,
+    Launch,
+    Limits,
+    Loan,
+    Observer,
+    Phase,
+    Ready,
+    Setup,
+    SpawnError,
+    SpawnFailure,
+    UnreadInputError,
+)
 from .life import LifeSigns
+from .tail import Tail
 
 if sys.platform == "win32":
     from .fallback import PortableBackend as PlatformBackend
@@ -40,87 +57,24 @@ LINGER_LIMIT = 5  # So many linger times at the most for a CLI that chatters on 
 SIGNAL_PATIENCE = 0.1
 # Nor does an exception that is raised into another thread (Dramatiq's time limit) arrive while that waits for a lock.
 EXCEPTION_PATIENCE = 1.0
-FOREVER = float("inf")
 LONGEST_SLEEP = 86_400.0  # poll() takes no more than 24 days.
 GUARD_DELAY = 0.003  # A guard process costs a millisecond of CPU: a run that is over sooner goes without.
-WATCHDOG_DELAY = 0.25  # A timer is a thread: likewise, unless a clock runs out sooner.
-TAIL_BYTES = 65_536  # How much of the diagnostics stream is kept.
 LONGEST_WORD = 64  # Bytes: what tells a tool call may be cut by the end of a chunk.
 
 
-class Backend(Protocol):
-    """What a platform has to give; see posix.py for what each means."""
-
-    pid: int | None
-    exited: bool
-    events_ended: bool
-
-    def spawn(self) -> None: ...
-    def start_guard(self) -> None: ...
-    def wake(self) -> None: ...
-    def wait(self, timeout: float | None) -> None: ...
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
-    def terminate(self) -> None: ...
-    def kill(self) -> None: ...
-    def finish(self, *, drain: bool) -> int | None: ...
-    def forget_after_fork(self) -> None: ...
-
-
-NewBackend = Callable[[Launch, Sink, Sink], Backend]  # The sinks are for the events and for the diagnostics stream.
-
-
-class Unborn:
-    """Stands for the backend until there is a Launch to make one from."""
-
-    pid: int | None = None
-    exited = False
-    events_ended = False
-
-    def spawn(self) -> None: ...
-    def start_guard(self) -> None: ...
-    def wake(self) -> None: ...
-    def wait(self, timeout: float | None) -> None: ...
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
-    def terminate(self) -> None: ...
-    def kill(self) -> None: ...
-    def finish(self, *, drain: bool) -> int | None: ...
-    def forget_after_fork(self) -> None: ...
-
-
-class Tail:
-    """The last bytes of a stream of any length."""
-
-    def __init__(self, limit: int = TAIL_BYTES) -> None:
-        self._limit = limit
-        self._chunks: deque[bytes] = deque()
-        self._size = 0
-        self._cut = False
-
-    def push(self, chunk: bytes) -> None:
-        """Add what came."""
-        self._chunks.append(chunk)
-        self._size += len(chunk)
-        while self._size - len(self._chunks[0]) >= self._limit:
-            self._size -= len(self._chunks.popleft())
-            self._cut = True
-
-    def text(self) -> str:
-        """What is left of it, bad bytes replaced; from the first whole line on, if there is one: half a line may begin
-        in the middle of a secret, which nobody would recognise."""
-        data = b"".join(self._chunks)
-        if len(data) > self._limit or self._cut:
-            data = data[-self._limit :]
-            data = data.partition(b"\n")[2] or data
-        return data.decode(errors="replace")
-
-
 class ChildProcess:
-    """A child and its supervisor. `start`, `next_chunk` and `tools_outstanding` are the consumer's; the rest
-    may be called from any thread."""
+    """A child and its supervisor. `start`, `receive`, `expect_exit` and `tools_outstanding` are the consumer's; the
+    rest may be called from any thread.
 
-    def __init__(self, setup: Setup | Launch, backend: NewBackend = PlatformBackend) -> None:
+    Args:
+        setup: what makes the child's Launch, in the supervisor's thread; or the Launch.
+        backend: what spawns it, moves its bytes and ends it.
+        clock: seconds that only go forward. All waiting is done by the backend, so tests can have time in their hands.
+    """
+
+    def __init__(
+        self, setup: Setup | Launch, backend: NewBackend = PlatformBackend, clock: Clock = time.monotonic
+    ) -> None:
         self._setup: Setup = Ready(setup) if isinstance(setup, Launch) else setup
         self._new_backend = backend
         self._backend: Backend = Unborn()
@@ -134,21 +88,32 @@ class ChildProcess:
         self._bytes_in = 0  # Written by the supervisor alone.
         self._bytes_out = 0  # Written by the consumer alone.
         self._bytes_at_end: int | None = None
+        self._max_pending = 0
         self._chunk_in_hand = b""
         self._paused = False
+        # What the supervisor has yet to pass on to the backend. The lock is re-entered by signal handlers and the GC.
+        self._outbox: deque[tuple[bytes, bool]] = deque()
+        self._outbox_bytes = 0
+        self._outbox_lock = threading.RLock()
+        self._input_ended = False
+        self._max_unsent = MAX_UNSENT_BYTES
         self._tail = Tail()
         self.ending = EndLatch()
         self._owner = os.getpid()
         self._thread: threading.Thread | None = None
         self._finished = threading.Event()
         self._listener: AbortListener | None = None
-        self._started_at = self._last_life = time.monotonic()
+        self._clock = clock
+        self._clocks = PhaseClocks(clock)
         self._exit_expected_at: float | None = None
         self._last_word_at: float | None = None
         self._life_in_events = LifeSigns(0)  # With the bounds of the launch from `prepare` on.
         self._life_in_diagnostics = LifeSigns(0)  # No long lines come here, but progress bars do.
-        self._next_look_at = FOREVER  # When the supervisor looks around without being woken.
-        self._watchdog = Watchdog(self._look_at_clocks)
+        self._must_look = True  # Somebody has changed what the supervisor has to do.
+        self._next_look_at = FOREVER  # When it looks around without being woken.
+        self._guard_at = FOREVER
+        self._ending_since: float | None = None
+        self._killed = False
         self.tools_outstanding = False
         self.failure: SpawnFailure | None = None
         self.exit_code: int | None = None
@@ -156,7 +121,7 @@ class ChildProcess:
     # --- for the consumer -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin. Does not block; what goes wrong is `failure` once `next_chunk` has said None."""
+        """Begin. Does not block; what goes wrong is in `exit` once `receive` has said None."""
         thread = threading.Thread(target=self._supervise, name="remoteclaw-supervisor", daemon=True)
         self._thread = thread  # First: without it close() has nothing to do.
         registry.add(self)
@@ -172,28 +137,38 @@ class ChildProcess:
                 self._listener.detach()
             self._end_without_child(SpawnFailure(errors.SPAWN_FAILED, f"cannot start a thread: {error}"))
 
-    def next_chunk(self) -> bytes | None:
-        """The next bytes of the events stream, or None when the child is gone and all has been read. Blocks."""
+    def receive(self, timeout: float | None = None) -> bytes | None:
+        """The next bytes of the events stream, or None when the child is gone and all has been read. Blocks.
+
+        Raises TimeoutError if nothing has come within `timeout` seconds. None is the answer to every further call.
+        """
         self._chunk_in_hand = b""
-        chunk = self._take()
+        if not self._chunks:
+            self._wait_for_chunk(timeout)
+        chunk = self._chunks[0]
         if chunk is None:
             self.ending.claim(EndReason.EXITED)
             return None
+        del self._chunks[0]
         self._chunk_in_hand = chunk
         self._bytes_out += len(chunk)
-        if self._paused and self._pending() <= self._launch.max_pending_bytes // 2:
-            self._backend.wake()
+        if self._paused and self._pending() <= self._max_pending // 2:
+            self._wake()
         return chunk
 
-    def _take(self) -> bytes | None:
-        in_main_thread = threading.current_thread() is threading.main_thread()
+    def _wait_for_chunk(self, timeout: float | None) -> None:
+        in_main_thread = threading.get_ident() == threading.main_thread().ident
         patience = SIGNAL_PATIENCE if in_main_thread else EXCEPTION_PATIENCE
+        until = None if timeout is None else self._clock() + timeout
         while not self._chunks:
+            if until is not None:
+                left = until - self._clock()
+                if left <= 0:
+                    raise TimeoutError
+                patience = min(patience, left)
             self._arrived.acquire(timeout=patience)
-        return self._chunks.popleft()
 
-    def _hand_over(self, chunk: bytes | None) -> None:
-        self._chunks.append(chunk)
+    def _wake_consumer(self) -> None:
         try:
             self._arrived.release()
         except RuntimeError:
@@ -212,14 +187,14 @@ class ChildProcess:
         if not expected:
             self._last_word_at = self._exit_expected_at = None
         elif not self._chunks:
-            now = time.monotonic()
+            now = self._clock()
             if self._last_word_at is None:
                 self._last_word_at = now
             linger = self._launch.linger if linger is None else linger
             due = min(now + linger, self._last_word_at + LINGER_LIMIT * linger)
             self._exit_expected_at = due
             if due < self._next_look_at:
-                self._backend.wake()
+                self._wake()
 
     # --- for anyone -----------------------------------------------------------------------------------------
 
@@ -233,31 +208,95 @@ class ChildProcess:
         """The tail of the other stream."""
         return self._tail.text()
 
+    @property
+    def phase(self) -> Phase:
+        """What `begin_phase` said last."""
+        return self._clocks.phase
+
+    @property
+    def exit(self) -> Exit | None:
+        """How it ended; None while there is anything left of it."""
+        return self._exit(EndReason.EXITED) if self._finished.is_set() else None
+
+    def _exit(self, otherwise: EndReason) -> Exit:
+        return Exit(self.exit_code, self.ending.reason or otherwise, self.diagnostics, self.failure)
+
+    def send(self, data: bytes, *, last: bool = False) -> None:
+        """Write this to the child's stdin, after all that was sent before, and close stdin after it if it is the last.
+
+        Does not block, and does nothing once the child has ended, has closed its stdin, or was sent the last.
+        Raises UnreadInputError if more than `max_unsent_bytes` would wait for a child that does not read.
+        """
+        data = bytes(data)  # Here, and not in the supervisor: a str or a list raises TypeError where it comes from.
+        if not self._is_ours():
+            return
+        with self._outbox_lock:
+            if self._input_ended or self._finished.is_set():
+                return
+            waiting = self._outbox_bytes + self._backend.unsent_bytes
+            if waiting + len(data) > self._max_unsent:
+                raise UnreadInputError(
+                    f"{waiting} bytes wait for a CLI that does not read its stdin, and another {len(data)} would be "
+                    f"more than the {self._max_unsent} that are kept for it"
+                )
+            self._outbox.append((data, last))
+            self._outbox_bytes += len(data)
+            self._input_ended = last
+        self._wake()
+
+    def begin_phase(self, phase: Phase, limits: Limits) -> None:
+        """From now on the child is in this phase, and its clocks count from now. No tool runs and no exit is expected,
+        as far as anybody knows. A limit that runs out ends the child: WATCHDOG for silence, DEADLINE for the wall
+        clock, LINGERED for either while it is ENDING."""
+        self.tools_outstanding = False
+        if phase is not Phase.ENDING:
+            self.expect_exit(False)
+        self._clocks.begin(phase, limits)
+        self._wake()
+
+    def pause_clock(self) -> None:
+        """The child is waiting for somebody else, so its silence is not a fault. The wall clock runs on."""
+        self._clocks.hold()
+
+    def resume_clock(self) -> None:
+        """It is the child's turn again: silence counts from now."""
+        self._clocks.release()
+
     def request_end(self, reason: EndReason) -> None:
         """Have the child's tree ended for this reason, unless there is another already. Does not block."""
         if self._is_ours():
-            if self.ending.reason is None:
-                self._bytes_at_end = self._bytes_in
-            self.ending.claim(reason)
-            self._backend.wake()
+            self._claim_end(reason)
+            self._wake()
+
+    def _claim_end(self, reason: EndReason) -> None:
+        if self.ending.reason is None:
+            self._bytes_at_end = self._bytes_in
+        self.ending.claim(reason)
+
+    def _wake(self) -> None:
+        self._must_look = True
+        self._backend.wake()
 
     def request_close(self) -> None:
         """As `request_end`, because nobody wants to hear any more of it."""
         self.request_end(EndReason.CLOSED)
 
-    def close(self) -> None:
+    def close(self) -> Exit:
         """End the child's tree and wait until it is gone. Bounded, and does nothing a second time."""
-        if not self._is_ours() or self._thread is None:
-            return
-        self.request_close()
-        if self._listener is not None:
-            self._listener.detach()
-        if self._thread.ident is None:
+        if self._is_ours() and self._thread is not None:
+            self.request_close()
+            if self._listener is not None:
+                self._listener.detach()
+            self._wait_until_gone(self._thread)
+        return self._exit(EndReason.CLOSED)
+
+    def _wait_until_gone(self, thread: threading.Thread) -> None:
+        if thread.ident is None:
             registry.discard(self)  # Ctrl-C came before the thread; should it start yet, it finds this end.
-        elif threading.current_thread() is not self._thread and may_wait():
+        elif threading.current_thread() is not thread and may_wait():
             # (The GC may close a forgotten run in any thread, also in one of its own.)
             self._finished.wait(CLOSE_PATIENCE)
-            self._thread.join(1.0)
+            thread.join(1.0)
 
     def _on_abort(self) -> None:
         self.request_end(EndReason.ABORTED)
@@ -298,26 +337,32 @@ class ChildProcess:
             registry.discard(self)
             self._finished.set()
             # Last: when the consumer has it, this thread is as good as gone, and close() need not wait for it.
-            self._hand_over(None)
+            self._chunks.append(None)
+            self._wake_consumer()
 
     def _prepare(self) -> bool:
         """Whether there is now a child to spawn."""
-        launch = None if self._must_end() else self._setup.prepare(self.ending)
+        launch = None if self.ending.reason is not None else self._setup.prepare(self.ending)
         if launch is None:
             return False
         self._launch = launch
         self._loans = launch.loans
         self._observer = launch.observer
         self._life_in_events = LifeSigns(launch.max_line_bytes, launch.is_life)
-        self._started_at = time.monotonic()
+        self._max_pending = launch.max_pending_bytes
+        self._max_unsent = launch.max_unsent_bytes
+        if not launch.stdin_stays_open:
+            self._input_ended = True
+        if not self._clocks.begun:
+            self._clocks.begin(Phase.STARTING, launch.limits)
         # Last: a request to end that found no backend to wake has been noted, and is looked for next.
         self._backend = self._new_backend(launch, self._on_events, self._on_diagnostics)
         return True
 
     def _clean_up(self) -> None:
-        self._watchdog.cancel()
         if self._listener is not None:
             self._listener.detach()  # Here too: the consumer may have been interrupted before it came to that.
+        self._outbox.clear()
         try:
             self.exit_code = self._backend.finish(drain=not self.ending.backlog_unwanted)
         except Exception:
@@ -329,80 +374,121 @@ class ChildProcess:
         self._setup.clean_up()
 
     def _spawn_and_look_after(self) -> None:
-        if self._must_end():
+        if self.ending.reason is not None:
             return
-        self._backend.spawn()
-        self._last_life = time.monotonic()
-        guard_at: float | None = self._last_life + GUARD_DELAY
-        first_look_at: float | None = self._last_life + self._first_look()
-        ending_since: float | None = None
-        killed = False
-        while not self._backend.exited:
-            if ending_since is None and self._must_end():
-                ending_since = time.monotonic()
-                logger.debug("ending child %s: %s", self.pid, self.ending.reason)
-                self._backend.terminate()
-            elif ending_since is not None:
-                elapsed = time.monotonic() - ending_since
-                if elapsed >= TERM_GRACE + KILL_PATIENCE:
+        backend, clock = self._backend, self._clock
+        backend.spawn()
+        now = self._clocks.last_life = clock()
+        self._guard_at = now + GUARD_DELAY
+        due: float | None = FOREVER
+        while not backend.exited:
+            # What a chunk needs is done when it is read; only the rest needs a look around.
+            if self._must_look or now >= self._next_look_at or backend.events_ended:
+                self._must_look = False  # First: who changes anything from here on has to wake us.
+                self._next_look_at = FOREVER
+                due = self._look_around(now)
+                if due is None:
                     return
-                if elapsed >= TERM_GRACE and not killed:
-                    killed = True
-                    logger.info("child %s ignored SIGTERM for %s s; killing it", self.pid, TERM_GRACE)
-                    self._backend.kill()
-            self._apply_back_pressure()
-            now = time.monotonic()
-            if guard_at is not None and now >= guard_at:
-                guard_at = None
-                self._backend.start_guard()
-            if first_look_at is not None and now >= first_look_at:
-                first_look_at = None
-                self._watchdog.start(self._look_at_clocks())
-            # Unknown while it is worked out: who changes a due time meanwhile has to wake us.
-            self._next_look_at = FOREVER
-            due = self._next_due(ending_since, killed, guard_at, first_look_at)
-            self._next_look_at = FOREVER if due is None else due
-            self._backend.wait(None if due is None else min(max(due - now, 0.0), LONGEST_SLEEP))
+                self._next_look_at = due
+            due = self._next_look_at
+            if self._chunks:
+                # As late as this: until the supervisor lets go of the interpreter, the consumer could only wait for it.
+                self._wake_consumer()
+            backend.wait(None if due == FOREVER else min(max(due - now, 0.0), LONGEST_SLEEP))
+            now = clock()
 
-    def _must_end(self) -> bool:
-        now = time.monotonic()
+    def _look_around(self, now: float) -> float | None:
+        """Do what is due; says when to look again. None: this child cannot be ended."""
+        self._pass_on_input()
+        self._apply_back_pressure(now)
+        if now >= self._guard_at:
+            self._guard_at = FOREVER
+            self._backend.start_guard()
+        if self._ending_since is None:
+            due = self._look_at_clocks(now)
+            if self.ending.reason is None:
+                return min(due, self._guard_at)
+            logger.debug("ending child %s: %s", self.pid, self.ending.reason)
+            self._ending_since = now
+            self._backend.terminate()
+        return self._see_it_end(now, self._ending_since)
+
+    def _see_it_end(self, now: float, since: float) -> float | None:
+        if now >= since + TERM_GRACE + KILL_PATIENCE:
+            return None
+        if now >= since + TERM_GRACE and not self._killed:
+            self._killed = True
+            logger.info("child %s ignored SIGTERM for %s s; killing it", self.pid, TERM_GRACE)
+            self._backend.kill()
+        return since + TERM_GRACE + (KILL_PATIENCE if self._killed else 0.0)
+
+    def _pass_on_input(self) -> None:
+        while self._outbox:
+            data, last = self._outbox.popleft()
+            self._backend.send(data, last=last)
+            with self._outbox_lock:
+                self._outbox_bytes -= len(data)
+
+    def _look_at_clocks(self, now: float) -> float:
+        """End the child if a clock has run out; says when the next one may."""
         if self._backend.events_ended and self._exit_expected_at is None:
             self._exit_expected_at = now + self._launch.linger  # With its stream closed it cannot say any more.
         expected = self._exit_expected_at
         if expected is not None and now >= expected:
             self.ending.claim(EndReason.LINGERED)
-        return self.ending.reason is not None
+            return FOREVER
+        kept_waiting = self._paused or self._backend.events_ended
+        found = self._clocks.look(now, kept_waiting=kept_waiting, in_tool=self._in_tool)
+        if isinstance(found, EndReason):
+            self._claim_end(found)
+            return FOREVER
+        return found if expected is None else min(found, expected)
 
-    def _next_due(self, ending_since: float | None, killed: bool, *others: float | None) -> float | None:
-        """When the supervisor has to act even if nothing happens."""
-        if ending_since is not None:
-            return ending_since + TERM_GRACE + (KILL_PATIENCE if killed else 0.0)
-        dues = [due for due in (self._exit_expected_at, *others) if due is not None]
-        return min(dues, default=None)
+    def _in_tool(self) -> bool:
+        """Asked only when a clock runs out, so it may take its time."""
+        return self.tools_outstanding or self._tool_call_unread() or self._says(self._launch.runs_tool)
 
-    def _apply_back_pressure(self) -> None:
-        full = self._pending() >= self._launch.max_pending_bytes
+    def _tool_call_unread(self) -> bool:
+        """Whether a consumer that lags behind may have a tool call still to read."""
+        before = b""
+        for chunk in (self._chunk_in_hand, *self._chunks):
+            if chunk and self._says(self._launch.may_run_tool, before + chunk):
+                return True
+            before = chunk[-LONGEST_WORD:] if chunk else b""
+        return False
+
+    def _says(self, hook: Callable[..., bool] | None, *output: bytes) -> bool:
+        try:
+            return hook is not None and hook(*output)
+        except Exception as error:  # noqa: BLE001 - a hook's mistake must not end the thread that looks at the clocks
+            logger.warning("%s raised %s", getattr(hook, "__name__", hook), type(error).__name__)
+            return True
+
+    def _apply_back_pressure(self, now: float) -> None:
+        full = self._pending() >= self._max_pending
         if full and not self._paused:
             self._paused = True
+            self._must_look = True  # Once more: the consumer may have caught up before it could see this.
             self._backend.pause_reading()
-        elif self._paused and self._pending() <= self._launch.max_pending_bytes // 2:
-            self._last_life = time.monotonic()  # Kept waiting is not silent.
+        elif self._paused and self._pending() <= self._max_pending // 2:
+            self._clocks.last_life = now  # Kept waiting is not silent.
             self._paused = False
             self._backend.resume_reading()
 
     def _on_events(self, chunk: bytes) -> None:
         if self._life_in_events.are_in(chunk):
-            self._last_life = time.monotonic()
+            self._clocks.last_life = self._clock()
         self._exit_expected_at = None  # The consumer says so again if that was not the beginning of another turn.
         self._bytes_in += len(chunk)
         if self._observer is not None:
             self._observer.said(chunk)  # First: what the consumer has heard is on record if the host dies of it.
-        self._hand_over(chunk)
+        self._chunks.append(chunk)
+        if self._bytes_in - self._bytes_out >= self._max_pending:
+            self._must_look = True
         # Here and not in the consumer, which may not come back for a long time.
-        for loan in self._loans:
-            if loan.is_over(chunk):
-                self._give_back()
-                break
+        if self._loans and any(loan.is_over(chunk) for loan in self._loans):
+            self._wake_consumer()
+            self._give_back()
 
     def _give_back(self) -> None:
         loans, self._loans = self._loans, ()
@@ -411,7 +497,7 @@ class ChildProcess:
 
     def _on_diagnostics(self, chunk: bytes) -> None:
         if self._life_in_diagnostics.are_in(chunk):
-            self._last_life = time.monotonic()
+            self._clocks.last_life = self._clock()
         self._tail.push(chunk)
 
     def _pending(self) -> int:
@@ -420,59 +506,9 @@ class ChildProcess:
     def _end_without_child(self, failure: SpawnFailure) -> None:
         self.failure = failure
         registry.discard(self)
-        self._hand_over(None)
         self._finished.set()
-
-    # --- the timer's thread ---------------------------------------------------------------------------------
-
-    def _first_look(self) -> float:
-        limits = (WATCHDOG_DELAY, self._launch.timeout, self._launch.deadline)
-        return min(limit for limit in limits if limit is not None)
-
-    def _look_at_clocks(self) -> float | None:
-        """End the child if a clock has run out; else say when to look again."""
-        now = time.monotonic()
-        waits = []
-        if self._launch.deadline is not None:
-            left = self._launch.deadline - (now - self._started_at)
-            if left <= 0:
-                self.request_end(EndReason.DEADLINE)
-                return None
-            waits.append(left)
-        if self._launch.timeout is not None:
-            left = self._silence_left(now)
-            if left <= 0:
-                self.request_end(EndReason.WATCHDOG)
-                return None
-            # Not later than `timeout` even while a tool runs: it may end right after this look.
-            waits.append(min(left, self._launch.timeout))
-        return max(min(waits), 0.001) if waits else None
-
-    def _silence_left(self, now: float) -> float:
-        if self._paused or self._backend.events_ended:
-            return float("inf")
-        limit = self._launch.timeout
-        if self.tools_outstanding or self._tool_call_unread():
-            limit = self._launch.tool_timeout
-        return float("inf") if limit is None else limit - (now - self._last_life)
-
-    def _tool_call_unread(self) -> bool:
-        """Whether a consumer that lags behind may have a tool call still to read. Looked at only when a clock
-        runs out, so it may take its time."""
-        before = b""
-        for chunk in (self._chunk_in_hand, *self._chunks):
-            if chunk and self._may_run_tool(before + chunk):
-                return True
-            before = chunk[-LONGEST_WORD:] if chunk else b""
-        return False
-
-    def _may_run_tool(self, output: bytes) -> bool:
-        may_run_tool = self._launch.may_run_tool
-        try:
-            return may_run_tool is not None and may_run_tool(output)
-        except Exception as error:  # noqa: BLE001 - a hook's mistake must not end the thread that looks at the clocks
-            logger.warning("may_run_tool raised %s", type(error).__name__)
-            return True
+        self._chunks.append(None)
+        self._wake_consumer()
 
 
 def _locked() -> threading.Lock:

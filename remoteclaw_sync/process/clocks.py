@@ -1,62 +1,84 @@
-"""The run's clocks: one lazy `threading.Timer`."""
+"""The clocks of a child: how long it may be silent, and how long its phase may take.
+
+They have no thread and no timer. The supervisor sleeps until the time that `look` gave it; a sign of life in between
+only moves a time stamp.
+"""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
-# threading.Timer takes what a C timestamp takes; a check once a day costs nothing.
-MAX_DELAY_SECONDS = 86_400.0
+import attrs
+
+from .ending import EndReason
+from .launch import Limits, Phase
+
+Clock = Callable[[], float]
+FOREVER = float("inf")
 
 
-class Watchdog:
-    """Calls `check` now and then; `check` says in how many seconds to look again (None: never).
+@attrs.frozen
+class _Current:
+    phase: Phase
+    limits: Limits
+    began_at: float
 
-    One Timer looks at the last sign of life when it fires and re-arms for the rest. A Timer per line costs
-    260-520 µs a line, the time stamp that the reader takes instead 0.1 µs.
-    """
 
-    def __init__(
-        self,
-        check: Callable[[], float | None],
-        timer_factory: Callable[[float, Callable[[], None]], threading.Timer] = threading.Timer,
-    ) -> None:
-        self._check = check
-        self._timer_factory = timer_factory
-        self._lock = threading.Lock()
-        self._timer: threading.Timer | None = None
-        self._cancelled = False
+class PhaseClocks:
+    """Those of the phase that a child is in. `look` is the supervisor's; the rest may be called from any thread."""
 
-    def start(self, delay: float | None) -> None:
-        """Look for the first time after so many seconds."""
-        self._arm(delay)
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._current = _Current(Phase.STARTING, Limits(), clock())
+        self._held = False
+        self.begun = False  # Whether anybody has said which phase this is.
+        self.last_life = self._current.began_at
 
-    def cancel(self) -> None:
-        """No further check begins. Waits for one that is under way, and for the timer's thread to be gone."""
-        with self._lock:
-            self._cancelled = True
-            timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
-            if timer is not threading.current_thread():
-                timer.join(timeout=1.0)
+    @property
+    def phase(self) -> Phase:
+        return self._current.phase
 
-    def _fire(self) -> None:
-        if not self._cancelled:
-            self._arm(self._check())
+    def begin(self, phase: Phase, limits: Limits) -> None:
+        """All clocks start again, from now."""
+        now = self._clock()
+        self.begun = True
+        self._held = False
+        self.last_life = now  # Before the limits: the supervisor may be looking.
+        self._current = _Current(phase, limits, now)
 
-    def _arm(self, delay: float | None) -> None:
-        if delay is None:
-            return
-        timer = self._timer_factory(min(delay, MAX_DELAY_SECONDS), self._fire)
-        timer.daemon = True
-        timer.name = "remoteclaw-watchdog"
-        with self._lock:
-            if self._cancelled:
-                return
-            self._timer = timer
-        try:
-            timer.start()
-        except RuntimeError:
-            # No threads can start while the interpreter shuts down; the atexit hook ends the child then.
-            self._timer = None
+    def hold(self) -> None:
+        """Stop the silence clock: the child is waiting for somebody else."""
+        self._held = True
+
+    def release(self) -> None:
+        """Start the silence clock again, from now."""
+        self.last_life = self._clock()
+        self._held = False
+
+    def look(self, now: float, *, kept_waiting: bool, in_tool: Callable[[], bool]) -> EndReason | float:
+        """Why the child has to end now, or until when nobody needs to look again."""
+        current, limits = self._current, self._current.limits
+        over = FOREVER if limits.wall_clock is None else current.began_at + limits.wall_clock
+        if now >= over:
+            return EndReason.LINGERED if current.phase is Phase.ENDING else EndReason.DEADLINE
+        if limits.silence is None:
+            return over
+        quiet_until = self._look_at_silence(now, limits.silence, limits.silence_in_tool, kept_waiting, in_tool)
+        if now >= quiet_until:
+            return EndReason.LINGERED if current.phase is Phase.ENDING else EndReason.WATCHDOG
+        return min(over, quiet_until)
+
+    def _look_at_silence(
+        self, now: float, outside: float, inside: float | None, kept_waiting: bool, in_tool: Callable[[], bool]
+    ) -> float:
+        """Until when nobody needs to look; not after now: it has been silent for too long."""
+        shortest = outside if inside is None else min(outside, inside)
+        if kept_waiting or self._held:
+            return now + shortest
+        since = self.last_life
+        if now - since < shortest:
+            return since + shortest
+        limit = inside if in_tool() else outside
+        end = FOREVER if limit is None else since + limit
+        # Even if there is more time left: a tool may end, or begin, without a word.
+        return min(end, now + shortest)

@@ -6,6 +6,7 @@ It ends the CLI itself, not its descendants, and a reader stays behind for as lo
 from __future__ import annotations
 
 import os
+import queue
 import subprocess
 import threading
 from typing import IO
@@ -29,6 +30,9 @@ class PortableBackend:
         self._may_read = threading.Event()
         self._may_read.set()
         self._woken = threading.Event()
+        self._input: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: close stdin.
+        self._bytes_to_write = 0  # Counted by the supervisor,
+        self._bytes_written = 0  # and by the thread that writes.
         self.pid: int | None = None
         self.exited = False
         self.events_ended = False
@@ -61,6 +65,7 @@ class PortableBackend:
             self._thread("diagnostics", self._read_diagnostics, diagnostics),
         ]
         self._thread("stdin", self._write_stdin, process.stdin)
+        self.send(self._launch.stdin, last=not self._launch.stdin_stays_open)
         self._thread("exit", self._wait_for_exit, process)
 
     def _thread(self, job: str, target: object, argument: object) -> threading.Thread:
@@ -103,13 +108,28 @@ class PortableBackend:
             self._diagnostics(chunk)
         stream.close()
 
+    @property
+    def unsent_bytes(self) -> int:
+        """How much the child has yet to take."""
+        return self._bytes_to_write - self._bytes_written
+
+    def send(self, data: bytes, *, last: bool) -> None:
+        """Have it written to stdin, and stdin closed after it if it is the last."""
+        self._bytes_to_write += len(data)
+        self._input.put(data)
+        if last:
+            self._input.put(None)
+
     def _write_stdin(self, stream: IO[bytes]) -> None:
-        try:
-            left = memoryview(self._launch.stdin)
-            while left:
-                left = left[os.write(stream.fileno(), left) :]
-        except OSError:
-            pass  # It died, or does not want to read.
+        reads = True
+        while (data := self._input.get()) is not None:
+            left = memoryview(data)
+            try:
+                while left and reads:
+                    left = left[os.write(stream.fileno(), left) :]
+            except OSError:
+                reads = False  # It died, or does not want to read.
+            self._bytes_written += len(data)
         try:
             stream.close()
         except OSError:
@@ -135,6 +155,7 @@ class PortableBackend:
         if self._process is None:
             return None
         self._may_read.set()
+        self._input.put(None)
         for thread in self._readers:
             thread.join(JOIN_SECONDS)
         return self._process.returncode

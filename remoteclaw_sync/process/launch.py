@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+import enum
 import threading
 from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
 import attrs
 
+from .. import errors
 from .ending import EndLatch, EndReason
 
+MAX_UNSENT_BYTES = 1 << 26  # So much may wait for a child that does not read its stdin.
 StreamName = Literal["stdout", "stderr"]
 Sink = Callable[[bytes], None]  # Takes what a stream gave, in the thread that read it.
+
+
+class Phase(enum.Enum):
+    """What a child is doing, as far as its clocks are concerned."""
+
+    STARTING = "starting"
+    TURN = "working on a turn"
+    IDLE = "waiting for the next turn"
+    ENDING = "asked to exit"
+
+
+@attrs.frozen
+class Limits:
+    """How long a phase may take, in seconds; None is no limit.
+
+    Attributes:
+        silence: without a sign of life from the child.
+        silence_in_tool: the same while a tool runs. Without `silence` there is no silence clock at all.
+        wall_clock: from the beginning of the phase, whatever the child says.
+    """
+
+    silence: float | None = None
+    silence_in_tool: float | None = None
+    wall_clock: float | None = None
 
 
 class Loan(Protocol):
@@ -39,24 +66,29 @@ class Observer(Protocol):
 
 @attrs.frozen(kw_only=True)
 class Launch:
-    """One child: its program, its input and its limits (seconds and bytes; None is no limit)."""
+    """One child: its program, its input and its limits (seconds and bytes; None is no limit).
+
+    `stdin` is what it is sent first. Unless `stdin_stays_open`, its stdin is closed after that.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = attrs.field(repr=False)
     cwd: str
     stdin: bytes = attrs.field(repr=False)
+    stdin_stays_open: bool = False
     marker: str
     events_on: StreamName = "stdout"
-    timeout: float | None
-    tool_timeout: float | None
-    deadline: float | None
+    limits: Limits = Limits()  # Of the first phase.
     linger: float
     max_pending_bytes: int
+    max_unsent_bytes: int = MAX_UNSENT_BYTES
     max_line_bytes: int = 1 << 26
     # Says whether these whole lines of the events stream are a sign of life; None: every line is.
     is_life: Callable[[bytes], bool] | None = None
     # Says whether a tool may be running when this was the last that was heard; None: it may not.
     may_run_tool: Callable[[bytes], bool] | None = None
+    # Says whether a tool runs now, where the CLI does not say so itself; asked when a clock runs out.
+    runs_tool: Callable[[], bool] | None = None
     abort_signal: threading.Event | None = None
     loans: tuple[Loan, ...] = ()
     observer: Observer | None = None
@@ -108,6 +140,20 @@ class SpawnFailure:
 
     code: str
     message: str
+
+
+@attrs.frozen
+class Exit:
+    """How a child ended, or that there never was one (`failure`). `code` is None if nobody knows it."""
+
+    code: int | None
+    reason: EndReason
+    diagnostics: str
+    failure: SpawnFailure | None
+
+
+class UnreadInputError(errors.RemoteClawError):
+    """Raised by `send()`: the child does not read, and more is not kept for it."""
 
 
 class SpawnError(Exception):

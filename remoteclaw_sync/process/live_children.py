@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import threading
 from collections.abc import Iterator
 from typing import Protocol
+
+from .host import after_fork
 
 
 class Closable(Protocol):
     """What the registry needs of a child."""
 
     def request_close(self) -> None: ...
-    def close(self) -> None: ...
+    def close(self) -> object: ...
     def forget_after_fork(self) -> None: ...
 
 
 _live: set[Closable] = set()
 _lock = threading.RLock()
+leaders: set[int] = (
+    set()
+)  # The numbers of their CLIs, each ended and reaped by its own supervisor.
 _spawning: set[int] = set()  # The threads, or greenlets, that are starting a process at this moment.
 
 
@@ -64,10 +68,10 @@ def _forget_all() -> None:
     _lock = threading.RLock()  # May have been held by a thread that does not exist here.
     children = list(_live)
     _live.clear()
+    leaders.clear()
     for child in children:
         child.forget_after_fork()
 
 
 atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+after_fork(_forget_all)

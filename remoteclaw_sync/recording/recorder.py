@@ -30,7 +30,6 @@ from ..process.launch import Launch, SpawnFailure
 from ..redaction import MASK, Scrubber, Sieve, secrets_of_run
 from ..redaction.scrubber import USER_TEXT_KEYS
 from ..types import AgentErrorEvent, AgentExecuteParams
-from ..versions import installed_version
 from .file import create
 
 logger = logging.getLogger(__name__)
@@ -49,10 +48,12 @@ class Recording:
     path: str | os.PathLike[str]
     redact: bool = True
 
-    def start(self, params: AgentExecuteParams, launch: Launch, provider: str | None) -> Recorder:
+    def start(
+        self, params: AgentExecuteParams, launch: Launch, provider: str | None, cli_version: str | None
+    ) -> Recorder:
         """A recorder that has written its header. Raises RunSetupError if the file cannot be written."""
         scrub = _scrubber(params, launch) if self.redact else None
-        header = _header(params, launch, provider, redact=self.redact)
+        header = _header(params, launch, provider, cli_version, redact=self.redact)
         try:
             return Recorder(create(os.fsdecode(self.path), provider or "run"), header, scrub)
         except OSError as error:
@@ -178,7 +179,9 @@ def _decoded(line: bytes) -> str:
     return line.decode("utf-8", "surrogateescape")
 
 
-def _header(params: AgentExecuteParams, launch: Launch, provider: str | None, *, redact: bool) -> dict[str, Any]:
+def _header(
+    params: AgentExecuteParams, launch: Launch, provider: str | None, cli_version: str | None, *, redact: bool
+) -> dict[str, Any]:
     before = host_environment()  # Not os.environ: that cannot be asked for a name which the locale cannot carry.
     changed = {name: value for name, value in launch.env.items() if before.get(name) != value}
     changed.pop(launch.marker, None)
@@ -187,13 +190,13 @@ def _header(params: AgentExecuteParams, launch: Launch, provider: str | None, *,
         "cassette": FORMAT,
         "remoteclaw_sync": __version__,
         "provider": provider,
-        "cli_version": installed_version(provider or "", launch.argv[0], launch.env.get("PATH")),
+        "cli_version": cli_version,
         "recorded_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "argv": [os.path.basename(launch.argv[0]), *launch.argv[1:]],
         "env": {**changed, **unset},
         "prompt": params.prompt,
         "deadline": params.deadline,
-        "timeout": launch.timeout,
+        "timeout": launch.limits.silence,
     }
     if redact:
         header["argv"] = [header["argv"][0], *map(_redact_argument, launch.argv[1:])]

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import os
 import threading
 import time
-from collections.abc import Generator
-from typing import Unpack
-
-import attrs
+from collections.abc import Generator, Mapping
+from typing import Any, Unpack
 
 from .._values import check_seconds
+from ..engine.agent import Agent
 from ..engine.agent_run import AgentRun
+from ..engine.dialect import Dialect
 from ..engine.resources import RunResources
+from ..engine.session import Session
+from ..engine.transport import Transport
+from ..engine.turn import Turn
 from ..errors import RemoteClawError
 from ..factory import create_cli_runtime
 from ..process.child import ChildProcess
 from ..process.ending import EndReason
-from ..process.launch import Launch, Setup, Sink, SpawnError
-from ..runtime import CLIRuntimeBase
+from ..process.launch import Launch, Limits, Setup, Sink, SpawnError
+from ..runtime import CLIRuntimeBase, Verbs
 from ..types import AgentErrorEvent, AgentEvent, AgentExecuteParams, AgentRunResult, RunFields
-from .recorder import Cassette, CassetteError, read_cassette
+from .recorder import Cassette, CassetteError, Recording, read_cassette
 
 DEFAULT_PROMPT = "(replay)"
 
 
-class ReplayRuntime:
+class ReplayRuntime(Verbs):
     """Plays a cassette (see `record=` of the runtimes). No CLI, no account and no network are needed.
 
     It gives the events and the result of the recorded run, whatever the prompt; abort, deadline and leaving
@@ -51,83 +53,100 @@ class ReplayRuntime:
                 runtime = create_cli_runtime(self.cassette.provider)
             except RemoteClawError as error:
                 raise CassetteError(f"{os.fspath(path)!r}: {error}") from error
-        self._player = _as_player(runtime, self.cassette, speed)
+        self._runtime = runtime
+        self._speed = speed
 
     @property
     def provider(self) -> str | None:
         """The recorded provider."""
-        return self._player.provider
+        return self._runtime.provider
 
     def execute(
-        self, params: AgentExecuteParams | str = DEFAULT_PROMPT, /, **fields: Unpack[RunFields]
+        self, params: AgentExecuteParams | str = DEFAULT_PROMPT, **fields: Unpack[RunFields]
     ) -> Generator[AgentEvent, None, None]:
         """As `CLIRuntimeBase.execute`."""
-        return self._player.execute(params, **fields)
+        return super().execute(params, **fields)
 
-    def start(self, params: AgentExecuteParams | str = DEFAULT_PROMPT, /, **fields: Unpack[RunFields]) -> AgentRun:
+    def start(self, params: AgentExecuteParams | str = DEFAULT_PROMPT, **fields: Unpack[RunFields]) -> AgentRun:
         """As `CLIRuntimeBase.start`."""
-        return self._player.start(params, **fields)
+        return super().start(params, **fields)
 
     def run(
-        self, params: AgentExecuteParams | str = DEFAULT_PROMPT, /, *, check: bool = True, **fields: Unpack[RunFields]
+        self, params: AgentExecuteParams | str = DEFAULT_PROMPT, *, check: bool = True, **fields: Unpack[RunFields]
     ) -> AgentRunResult:
         """As `CLIRuntimeBase.run`."""
-        return self._player.run(params, check=check, **fields)
+        return super().run(params, check=check, **fields)
+
+    def new_turn(self, params: AgentExecuteParams | str, fields: RunFields) -> Turn:
+        params = self._runtime.checked(params, fields)
+        player = _Player(self._runtime.private_copy(), self.cassette, self._speed)
+        return Turn(_PlayedSession(player, params, self.cassette))
 
 
-class _Player(CLIRuntimeBase):
-    """Mixed in before a runtime's own class: its dialect, but a child that is not there."""
+class _PlayedSession(Session):
+    """A session that has been: it took as long as it took, and began with the warning it began with."""
 
-    cassette: Cassette
-    speed: float | None
+    def __init__(self, agent: Agent, params: AgentExecuteParams, cassette: Cassette) -> None:
+        super().__init__(agent, params)
+        self._cassette = cassette
+        self.remedied = cassette.remedied
 
-    def reset_state(self) -> None:
-        super().reset_state()
-        self.recall(self.cassette.facts)
-        self.remedied = self.cassette.remedied
+    def duration(self, measured: float) -> float:
+        return self._cassette.ended_at
 
-    def prepare(self, params: AgentExecuteParams, resources: RunResources) -> Launch:
+
+class _Player:
+    """An `Agent`: the dialect of a runtime, and a child that is not there."""
+
+    most_restarts = 0  # What is on the cassette is what came of it.
+    record: Recording | None = None
+
+    def __init__(self, runtime: CLIRuntimeBase, cassette: Cassette, speed: float | None) -> None:
+        self._runtime = runtime
+        self._cassette = cassette
+        self._speed = speed
+        self.command = runtime.command
+        self.linger = runtime.linger
+        self.max_line_bytes = runtime.max_line_bytes
+        self.cli_facts = runtime.cli_facts
+        self.provider = runtime.provider
+        self.program = runtime.program
+        self.install_hint = runtime.install_hint
+        self.expects_terminal_event = runtime.expects_terminal_event
+        timeout = cassette.header.get("timeout")
+        self.timeout = timeout if isinstance(timeout, int | float) else None  # For the words of an error only.
+
+    def new_dialect(self, params: AgentExecuteParams) -> Dialect:
+        return self._runtime.new_dialect(params)
+
+    def prepare(self, params: AgentExecuteParams, resources: RunResources, dialect: Dialect) -> Launch:
         return Launch(
             argv=self.command,
             env={},
             cwd=os.path.abspath(params.working_directory or os.getcwd()),
             stdin=b"",
             marker="",
-            events_on=self.ndjson_stream,
-            timeout=None,
-            tool_timeout=None,
-            deadline=params.deadline,
+            limits=Limits(wall_clock=params.deadline),
             linger=self.linger,
-            max_pending_bytes=self.max_pending_bytes,
+            max_pending_bytes=self._runtime.max_pending_bytes,
             abort_signal=params.abort_signal,
         )
 
-    def new_child(self, setup: Setup) -> ChildProcess:
-        return _ReplayedChild(setup, self.cassette, self.speed)
+    def connect(self, setup: Setup) -> Transport:
+        return _ReplayedChild(setup, self._cassette, self._speed)
 
-    def remedy(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
-        return None  # What is on the cassette is what came of it.
+    def facts(self) -> Mapping[str, Any]:
+        return self._cassette.facts
+
+    def remedy(self, exit_code: int | None, said: str) -> AgentErrorEvent | None:
+        return None
 
     def cli_version(self) -> str | None:
-        version = self.cassette.header.get("cli_version")
+        version = self._cassette.header.get("cli_version")
         return version if isinstance(version, str) else None
 
     def other_places(self) -> list[str]:
         return []  # This machine's are not the recorded one's.
-
-    def enrich_result(self, result: AgentRunResult) -> AgentRunResult:
-        return attrs.evolve(super().enrich_result(result), duration_ms=self.cassette.ended_at * 1000)
-
-
-def _as_player(runtime: CLIRuntimeBase, cassette: Cassette, speed: float | None) -> _Player:
-    kind = type(runtime)
-    player = copy.copy(runtime)
-    player.__class__ = type(f"Replayed{kind.__name__}", (_Player, kind), {})
-    assert isinstance(player, _Player)
-    player.cassette, player.speed, player.record = cassette, speed, None
-    timeout = cassette.header.get("timeout")
-    player.timeout = timeout if isinstance(timeout, int | float) else None  # For the words of an error only.
-    return player
 
 
 class _ReplayedChild(ChildProcess):
@@ -140,10 +159,10 @@ class _ReplayedChild(ChildProcess):
             self._end = EndReason.ABORTED  # The one who left is not the one who listens now, and wants a `done`.
         super().__init__(setup, functools.partial(_Tape, cassette, speed, self._end is not None))
 
-    def next_chunk(self) -> bytes | None:
+    def receive(self, timeout: float | None = None) -> bytes | None:
         if self._unheard == 0 and self._end is not None:
             self.request_end(self._end)
-        chunk = super().next_chunk()
+        chunk = super().receive(timeout)
         self._unheard -= chunk is not None
         return chunk
 
@@ -172,6 +191,7 @@ class _Tape:
         self.pid: int | None = None
         self.exited = False
         self.events_ended = False
+        self.unsent_bytes = 0
 
     def spawn(self) -> None:
         failure = self._cassette.failure
@@ -180,6 +200,9 @@ class _Tape:
         self._started_at = time.monotonic()
         if self._cassette.stderr:
             self._diagnostics(self._cassette.stderr.encode(errors="replace"))
+
+    def send(self, data: bytes, *, last: bool) -> None:
+        """The recorded run has its answers already."""
 
     def wait(self, timeout: float | None) -> None:
         said = self._cassette.said

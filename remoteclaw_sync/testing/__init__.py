@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from .._values import as_tuple
-from ..fake_lines import SESSION_IDS, Script, ToolCall, lines_of
+from ..clis.fake import Fake, Script, ToolCall
+from ..clis.registry import NAMES, facts_of, fake_of
 from ..recording.replay import ReplayRuntime
-from ..versions import TESTED_VERSIONS
 
 if TYPE_CHECKING:
     import pytest
@@ -61,14 +61,14 @@ class FakeAnswer:
     delay: float = attrs.field(default=0.0, kw_only=True)
     hang: bool = attrs.field(default=False, kw_only=True)
 
-    def _plan(self, provider: str) -> dict[str, Any]:
+    def _plan(self, fake: Fake) -> dict[str, Any]:
         """The same as plain data, for the program."""
-        session_id = self.session_id or SESSION_IDS[provider]
+        session_id = self.session_id or fake.session_id
         if self.lines is not None:
             lines = [line if isinstance(line, str) else json.dumps(line) for line in self.lines]
         else:
             script = Script(text=self.text, tools=tuple(self.tools), error=self.error, session_id=session_id)
-            made = lines_of(provider, script)
+            made = list(fake.lines(script))
             lines = [json.dumps(line) for line in (made[:-1] if self.hang else made)]
         failed = self.error is not None
         return {
@@ -118,7 +118,7 @@ class FakeCli:
 PROGRAM = """\
 import json, os, re, sys, time
 
-plans, calls, version = json.loads({data!r})
+plans, calls, version, pattern = json.loads({data!r})
 if "--version" in sys.argv[1:2]:
     print(version)
     sys.exit(0)
@@ -136,7 +136,7 @@ with open(name + ".new", "w", encoding="utf-8") as file:
     json.dump(report, file)
 os.replace(name + ".new", name)
 plan = plans[min(number, len(plans) - 1)]
-resumed = re.search(r"(?:--resume=|--session=|resume\\x00(?:--[^\\x00]*\\x00)*)([^\\x00]+)", "\\x00".join(sys.argv[1:]))
+resumed = re.search(pattern, "\\0".join(sys.argv[1:]))
 sys.stderr.write(plan["stderr"])
 sys.stderr.flush()
 for line in plan["lines"]:
@@ -158,17 +158,18 @@ def write_fake_cli(
     last answer is repeated.
 
     `name` is what the program is called (the provider's command by default). Raises ValueError for a provider that
-    is none of the four.
+    is not known.
     """
-    if provider not in SESSION_IDS:
-        raise ValueError(f"provider must be one of {', '.join(SESSION_IDS)}, not {provider!r}")
+    if provider not in NAMES:
+        raise ValueError(f"provider must be one of {', '.join(NAMES)}, not {provider!r}")
+    fake = fake_of(provider)
     folder = os.path.abspath(folder)
     path = os.path.join(folder, name or provider)
     calls = f"{path}.calls"
     os.makedirs(calls)
-    plans = [_as_answer(answer)._plan(provider) for answer in answers or (FakeAnswer("OK"),)]
+    plans = [_as_answer(answer)._plan(fake) for answer in answers or (FakeAnswer("OK"),)]
     with open(f"{path}.py", "w", encoding="utf-8") as file:
-        file.write(PROGRAM.format(data=json.dumps([plans, calls, TESTED_VERSIONS[provider]])))
+        file.write(PROGRAM.format(data=json.dumps([plans, calls, facts_of(provider).tested, fake.resumed])))
     # By way of the shell: a #! line holds neither a space nor more than 127 bytes.
     with open(path, "w", encoding="utf-8") as file:
         file.write(
@@ -191,7 +192,7 @@ def _fake_cli(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., F
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
 
-    def put(provider: str = "claude", *answers: str | FakeAnswer) -> FakeCli:
+    def put(provider: str = NAMES[0], *answers: str | FakeAnswer) -> FakeCli:
         return write_fake_cli(folder, provider, *answers)
 
     return put

@@ -16,6 +16,7 @@ from typing import Any
 
 from .._values import check_size
 from ..errors import RemoteClawError
+from ..process.host import after_fork
 from ..types import AgentDoneEvent, AgentErrorEvent, AgentEvent, AgentRunResult
 from .background import Item, Next, as_run, end, items
 from .journal import KEPT, UNKEPT, JournalReader, JournalWriter, RunFolder, UnknownRunError, is_written
@@ -378,6 +379,6 @@ def _forget_after_fork() -> None:
 
 
 _ALL: weakref.WeakSet[Runs] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_forget_after_fork)
+after_fork(_forget_after_fork)
 
 runs = Runs()

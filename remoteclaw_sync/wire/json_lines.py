@@ -136,6 +136,8 @@ def fast_parser() -> FastParser | None:
 
 def pieces_of(block: bytes) -> list[bytes]:
     """The same lines in blocks of a good size for parsing."""
+    if len(block) <= PIECE_BYTES:
+        return [block]
     pieces = []
     start = 0
     while (end := block.find(b"\n", start + PIECE_BYTES)) != -1:
@@ -152,6 +154,8 @@ def parse_block(block: bytes, fast: FastParser | None = None) -> list[Any]:
     (NaN, lone surrogates, raw control characters, bad UTF-8) the standard parser may take, and it makes floats of
     integers of over 64 bits: both are left to the standard parser.
     """
+    if fast is None and b"\n" not in block:
+        return [value_of(block)]
     if len(block) <= JOINED_BYTES:
         together = None
         if fast is not None and LONG_NUMBER not in block.translate(ZEROS):

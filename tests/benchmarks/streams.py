@@ -89,14 +89,14 @@ def _turn_at_work(common: Line, text: str | None) -> Iterator[Line]:
         "text": [{"type": "text_delta", "text": _piece(n, text)} for n in range(12)],
         "tool_use": [{"type": "input_json_delta", "partial_json": part} for part in ('{"comm', 'and":', '"ls"}')],
     }
-    starts = ({"type": "thinking", "thinking": ""}, {"type": "text", "text": ""}, call)
+    starts: tuple[dict[str, Any], ...] = ({"type": "thinking", "thinking": ""}, {"type": "text", "text": ""}, call)
     yield {
         "type": "stream_event",
         "event": {"type": "message_start", "message": {**message, "content": []}},
         **common,
     }
     for index, start in enumerate(starts):
-        kind = str(start["type"])
+        kind = start["type"]
         event = {"type": "content_block_start", "index": index, "content_block": start}
         yield {"type": "stream_event", "event": event, **common}
         for delta in deltas[kind]:

@@ -7,11 +7,12 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import attrs
 
 from remoteclaw_sync import AgentDoneEvent, CLIRuntimeBase
-from remoteclaw_sync.clis import dialect
+from remoteclaw_sync.engine import dialect
 from remoteclaw_sync.wire import json_lines as ndjson
 
 from .measure import Ratio
@@ -70,11 +71,9 @@ class Bench:
 @contextmanager
 def parser(name: str) -> Iterator[None]:
     """Have the runtimes parse with "json" (as if nothing else were installed) or "orjson"."""
-    dialect.fast_parser = (lambda: None) if name == "json" else ndjson.fast_parser  # type: ignore[assignment]
-    try:
+    found = (lambda: None) if name == "json" else ndjson.fast_parser
+    with mock.patch.object(dialect, "fast_parser", found):
         yield
-    finally:
-        dialect.fast_parser = ndjson.fast_parser
 
 
 def read_by_hand(argv: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -24,6 +25,7 @@ from remoteclaw_sync import (
     AgentToolUseEvent,
     BridgeCallbacks,
     ChannelMessage,
+    ErrorSubtype,
     McpMessageTarget,
     ReplyPayload,
 )
@@ -45,7 +47,7 @@ def ok(text: str = "", session: str | None = "s1", **fields: Any) -> list[AgentE
     return [AgentTextEvent(text), done] if text else [done]
 
 
-def failed(kind: str, words: str = "it broke", session: str | None = None) -> list[AgentEvent | Exception]:
+def failed(kind: ErrorSubtype, words: str = "it broke", session: str | None = None) -> list[AgentEvent | Exception]:
     return [AgentErrorEvent(words), AgentDoneEvent(AgentRunResult(error_subtype=kind, session_id=session))]
 
 
@@ -150,7 +152,7 @@ def test_a_lost_session_is_not_replaced_after_something_was_said(make: Any) -> N
 
 
 @pytest.mark.parametrize("kind", ["timeout", "aborted", "max_turns"])
-def test_the_session_is_kept_after_a_run_that_failed_in_it(make: Any, kind: str) -> None:
+def test_the_session_is_kept_after_a_run_that_failed_in_it(make: Any, kind: ErrorSubtype) -> None:
     bridge = make(ScriptedRuntime(failed(kind, session="s7")))
     assert bridge.handle(message("hi")).error == "it broke"
     assert stored(bridge) == "s7"
@@ -291,14 +293,14 @@ def test_a_callback_that_raises_neither_ends_the_run_nor_loses_the_answer(make: 
 
 
 @pytest.mark.parametrize("kind", ["rate_limit", "overloaded", "network"])
-def test_nothing_is_tried_again_by_default(make: Any, kind: str) -> None:
+def test_nothing_is_tried_again_by_default(make: Any, kind: ErrorSubtype) -> None:
     runtime = ScriptedRuntime(failed(kind))
     assert make(runtime).handle(message("hi")).error == "it broke"
     assert len(runtime.seen) == 1
 
 
 @pytest.mark.parametrize("kind", ["rate_limit", "overloaded", "network"])
-def test_with_a_policy_a_passing_failure_is_tried_again(make: Any, kind: str) -> None:
+def test_with_a_policy_a_passing_failure_is_tried_again(make: Any, kind: ErrorSubtype) -> None:
     runtime = ScriptedRuntime(failed(kind), failed(kind), ok("at last"))
     result = make(runtime, retry=QUICK).handle(message("hi"))
     assert (result.error, result.payloads) == (None, (ReplyPayload("at last"),))
@@ -310,7 +312,7 @@ def test_it_is_tried_as_often_as_the_policy_says(make: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["auth", "permission", "context_window", "config"])
-def test_a_failure_that_will_not_pass_is_not_tried_again(make: Any, kind: str) -> None:
+def test_a_failure_that_will_not_pass_is_not_tried_again(make: Any, kind: ErrorSubtype) -> None:
     runtime = ScriptedRuntime(failed(kind))
     make(runtime, retry=QUICK).handle(message("hi"))
     assert len(runtime.seen) == 1
@@ -338,7 +340,7 @@ def test_waiting_for_another_try_ends_with_the_abort(make: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["auth", "billing", "rate_limit"])
-def test_another_key_is_tried_when_one_is_refused_or_used_up(make: Any, kind: str) -> None:
+def test_another_key_is_tried_when_one_is_refused_or_used_up(make: Any, kind: ErrorSubtype) -> None:
     runtime = ScriptedRuntime(failed(kind), failed(kind), ok("with c"))
     bridge = make(runtime, env={"KEY": "a", "X": "1"}, env_alternatives=[{"KEY": "b"}, {"KEY": "c"}])
     assert bridge.handle(message("hi")).payloads == (ReplyPayload("with c"),)
@@ -428,10 +430,14 @@ def test_who_waits_for_a_free_place_gets_it_in_the_order_in_which_they_came(make
             yield AgentDoneEvent(AgentRunResult())
 
     bridge = make(Slow(), max_concurrent_runs=1)
+
+    def waiting(so_many: int) -> bool:
+        return len(bridge._slots._line) == so_many
+
     with ThreadPoolExecutor(6) as pool:
         for number in range(6):
             pool.submit(bridge.handle, message(str(number), f"chat{number}"))
-            assert wait_until(lambda come=number + 1: len(bridge._slots._line) == come)
+            assert wait_until(functools.partial(waiting, number + 1))
         assert order == ["0"]
         may_end.set()
     assert order == [str(number) for number in range(6)]
@@ -466,6 +472,7 @@ def check_chats(state: Path, chats: int, turns: int) -> None:
         assert len({session for _, session, _ in entries}) == 1
 
 
+@pytest.mark.slow
 def test_forty_chats_at_once_are_answered_in_order_and_each_in_its_own_session(make: Any, state: Path) -> None:
     bridge = make(FakeAgent(state))
     chats, turns = 40, 3
@@ -527,6 +534,7 @@ WORKER = """
 """
 
 
+@pytest.mark.slow
 def test_four_worker_processes_share_a_session_map_without_losing_or_mixing_anything(
     state: Path, tmp_path: Path
 ) -> None:
@@ -563,6 +571,7 @@ def test_four_worker_processes_share_a_session_map_without_losing_or_mixing_anyt
     check_chats(state, chats, turns)
 
 
+@pytest.mark.slow
 def test_two_processes_never_run_one_conversation_at_once(state: Path, tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
     workers = [start_host(WORKER, str(state), str(path), stdin=-1, cwd=os.getcwd()) for _ in range(3)]

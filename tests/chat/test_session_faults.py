@@ -362,6 +362,7 @@ def test_a_turn_that_the_file_would_not_give_up_blocks_no_other_process_once_it_
     assert wait_until(lambda: turns_in(path) == [])
 
 
+@pytest.mark.slow
 def test_leaving_a_turn_of_a_file_that_was_replaced_takes_nobody_elses_place(tmp_path: Path) -> None:
     """The numbers of a new file begin anew."""
     path = tmp_path / "sessions.db"
@@ -412,6 +413,7 @@ HOLDER = """
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_can_start_no_thread_uses_the_map_all_the_same(
     bridge: ChannelBridge, runtime: Echo, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -474,6 +476,7 @@ INTERRUPTED = """
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_at_any_moment_leaves_no_transaction_no_turn_and_no_slot(
     path: Path, runtime: Echo, tmp_path: Path
 ) -> None:

@@ -272,6 +272,7 @@ def test_turns_in_a_conversation_come_in_the_order_they_were_taken(sessions: Ses
     assert order == list(range(20))
 
 
+@pytest.mark.slow
 def test_two_maps_of_one_file_are_one_queue(path: Path, sessions: SessionMap) -> None:
     with SessionMap(path) as other:
         with sessions.turn(ANN) as first, other.turn(ANN) as second:
@@ -297,6 +298,7 @@ def test_who_gives_up_waiting_holds_up_nobody(sessions: SessionMap) -> None:
         assert third.wait()
 
 
+@pytest.mark.slow
 def test_leaving_twice_gives_up_one_place_only(sessions: SessionMap) -> None:
     first, second = sessions.turn(ANN), sessions.turn(ANN)
     first.leave()
@@ -344,6 +346,7 @@ HOLDER = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buried", [True, False])
 def test_the_turn_of_a_process_that_was_killed_passes_to_the_next(path: Path, buried: bool) -> None:
     """Also while nobody has waited for the dead process."""
@@ -359,6 +362,7 @@ def test_the_turn_of_a_process_that_was_killed_passes_to_the_next(path: Path, bu
             assert turn.wait()
 
 
+@pytest.mark.slow
 def test_a_forked_copy_shares_the_map_and_does_not_give_up_its_parents_turn(sessions: SessionMap) -> None:
     sessions.set("claude", ANN, "s1")
     with sessions.turn(ANN) as turn:

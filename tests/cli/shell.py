@@ -13,7 +13,7 @@ import sys
 import termios
 import time
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -40,13 +40,16 @@ def environment(**changes: str | None) -> dict[str, str]:
 
 
 def cli(
-    *arguments: str, stdin: str | bytes = b"", cwd: Path | None = None, env: Mapping[str, str] | None = None
+    *arguments: str,
+    stdin: str | bytes = b"",
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    inside: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run it with pipes."""
+    """Run it with pipes. `inside`: a command that starts it."""
     data = stdin.encode() if isinstance(stdin, str) else stdin
-    return subprocess.run(
-        [*MODULE, *arguments], input=data, cwd=cwd, env=env or environment(), capture_output=True, timeout=PATIENCE
-    )
+    command = [*inside, *MODULE, *arguments]
+    return subprocess.run(command, input=data, cwd=cwd, env=env or environment(), capture_output=True, timeout=PATIENCE)
 
 
 def start(*arguments: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:

@@ -407,7 +407,7 @@ def with_renamed_blocks(source: str) -> str:
     lines = [json.loads(line) for line in source.splitlines()]
     for line in lines:
         block = (line.get("event") or {}).get("content_block") or {}
-        block["type"] = RENAMED.get(block.get("type"), block.get("type"))
+        block["type"] = RENAMED.get(str(block.get("type")), block.get("type"))
     return "\n".join(map(json.dumps, lines))
 
 
@@ -585,7 +585,7 @@ CLAUDE_WAITS = 5.0  # Seconds after its result, for a shell in the background: 2
 def test_a_claude_with_a_shell_in_the_background_has_more_time_to_go_on_than_it_takes() -> None:
     runtime = ClaudeCliRuntime(linger=1.0)
     lines_to_events(INIT, SHELL_STARTED, SUCCESS, runtime=runtime)
-    assert runtime.linger >= CLAUDE_WAITS + 1.0
+    assert runtime.outcome.may_stay >= CLAUDE_WAITS + 1.0
 
 
 def test_a_claude_without_a_shell_in_the_background_has_the_time_that_the_caller_gives() -> None:

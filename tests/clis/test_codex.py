@@ -27,10 +27,11 @@ from remoteclaw_sync import (
     create_cli_runtime,
     errors,
 )
+from remoteclaw_sync.clis.codex.dialect import UNFINISHED
+from remoteclaw_sync.clis.codex.mcp import inline_toml
 from remoteclaw_sync.clis.codex.rollout import ThreadRecord, read_record
-from remoteclaw_sync.clis.codex.runtime import OUTER_RUN_VARIABLES, UNFINISHED
+from remoteclaw_sync.clis.codex.runtime import OUTER_RUN_VARIABLES
 from remoteclaw_sync.clis.codex.stderr import last_words
-from remoteclaw_sync.clis.mcp_entries import inline_toml
 from tests.fakes import done, events_from, fake_command, finished
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts" / "codex" / "0.166.0"
@@ -459,6 +460,7 @@ def test_a_run_without_its_last_line_is_incomplete_whatever_the_exit_code() -> N
     assert (result.error_subtype, result.text) == ("incomplete", "half")
 
 
+@pytest.mark.slow
 def test_retries_alone_do_not_keep_the_watchdog_quiet() -> None:
     """Without is_life this run would go on for as long as the CLI prints its retries."""
     waiting = '{"type":"error","message":"Reconnecting... waiting for network (Connection failed)"}\n'

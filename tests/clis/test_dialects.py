@@ -11,6 +11,7 @@ import pytest
 
 from remoteclaw_sync import (
     AgentErrorEvent,
+    AgentEvent,
     AgentTextEvent,
     AgentToolResultEvent,
     AgentUsage,
@@ -18,7 +19,7 @@ from remoteclaw_sync import (
     create_cli_runtime,
     errors,
 )
-from remoteclaw_sync.clis import dialect
+from remoteclaw_sync.engine import dialect
 from tests.fakes import codes, events_from, fake_command, finished, quick
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
@@ -47,11 +48,13 @@ def test_line_by_line_a_real_run_means_what_it_means_as_a_whole(path: Path) -> N
     provider = path.parts[-3]
     lines = path.read_text(encoding="utf-8").split("\n")
     runtime = create_cli_runtime(provider)
-    one_by_one = []
+    one_by_one: list[AgentEvent] = []
     for line in lines:
         extracted = runtime.extract_event(line)
-        if extracted is not None:
-            one_by_one += [extracted] if hasattr(extracted, "type") else list(extracted)
+        if isinstance(extracted, AgentEvent):
+            one_by_one.append(extracted)
+        elif extracted is not None:
+            one_by_one += extracted
     whole = create_cli_runtime(provider)
     assert events_from(whole, *lines) == one_by_one
     assert whole.outcome == runtime.outcome

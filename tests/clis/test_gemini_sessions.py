@@ -175,7 +175,7 @@ def test_a_new_session_that_is_deleted_before_its_prompt_was_written_down_keeps_
 def test_a_session_of_this_minute_is_moved_where_geminis_stub_cannot_overwrite_it(
     gemini_home: Path, real: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gemini_sessions.time, "strftime", lambda *_: OLD)
+    monkeypatch.setattr(time, "strftime", lambda *_: OLD)
     guard = guard_of(gemini_home)
     guard.protect(SESSION)
     append(real, START)  # A stub of the same name, and the run is ended there.
@@ -327,7 +327,7 @@ def test_a_start_that_hangs_does_not_hold_up_the_others_for_ever(
     first, second = guard_of(gemini_home), guard_of(gemini_home)
     first.wait_for_turn(never)
     now = [time.monotonic()]
-    monkeypatch.setattr(gemini_sessions.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     def pause(seconds: float) -> None:
         now[0] += 1.0

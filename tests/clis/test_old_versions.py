@@ -22,10 +22,10 @@ from remoteclaw_sync import (
     ReplayRuntime,
     create_cli_runtime,
 )
-from remoteclaw_sync.fake_lines import SESSION_IDS, Script, ToolCall, lines_of
-from remoteclaw_sync.versions import TESTED_VERSIONS
+from remoteclaw_sync.clis.fake import Line, Script, ToolCall
+from remoteclaw_sync.clis.registry import fake_of
 from tests.fakes import codes, finished
-from tests.installs import STUBS, npm_install, put_program, python_program, refusing
+from tests.installs import STUBS, TESTED_VERSIONS, npm_install, put_program, python_program, refusing
 
 GEMINI_HELP = "Usage: gemini [options] [command]\n\nGemini CLI - Defaults to interactive mode."
 # Shortened. 1.17.11 lists the long flag, 1.2.11 neither.
@@ -58,10 +58,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
+def lines_of(provider: str, *tools: ToolCall) -> list[Line]:
+    """What this CLI prints for an answer."""
+    fake = fake_of(provider)
+    return list(fake.lines(Script(text="hello", tools=tools, session_id=fake.session_id)))
+
+
 def answering(provider: str, *tools: ToolCall) -> str:
-    """Python that prints what this CLI prints for an answer."""
-    script = Script(text="hello", tools=tools, session_id=SESSION_IDS[provider])
-    lines = [json.dumps(line) for line in lines_of(provider, script)]
+    """Python that prints it."""
+    lines = [json.dumps(line) for line in lines_of(provider, *tools)]
     return f"for line in {lines!r}:\n    print(line)\n"
 
 
@@ -145,7 +150,7 @@ def test_a_failure_that_has_nothing_to_do_with_its_age_is_left_as_it_is(words: s
 
 
 def test_an_old_cli_that_has_spoken_is_not_blamed(tmp_path: Path) -> None:
-    line = json.dumps({"type": "thread.started", "thread_id": SESSION_IDS["codex"]})
+    line = json.dumps({"type": "thread.started", "thread_id": fake_of("codex").session_id})
     cli = npm_install(tmp_path, "codex", "0.60.0", python_program(f"print({line!r})\nsys.exit('Error: no')\n"))
     (error,), _ = run("codex", cli, tmp_path)
     assert error.message == "no"
@@ -318,7 +323,7 @@ SHELL_CALL = ToolCall("run_shell_command", {"command": "false"}, "")
 def test_a_gemini_that_keeps_the_output_of_commands_to_itself_is_a_warning(
     version: str, warned: bool, tmp_path: Path
 ) -> None:
-    lines = lines_of("gemini", Script(text="hello", tools=(SHELL_CALL,), session_id=SESSION_IDS["gemini"]))
+    lines = lines_of("gemini", SHELL_CALL)
     for line in lines:
         line.pop("output", None)
     program = python_program(f"for line in {[json.dumps(line) for line in lines]!r}:\n    print(line)\n")

@@ -17,6 +17,7 @@ from remoteclaw_sync import (
     create_cli_runtime,
 )
 from remoteclaw_sync.runtime import CLIRuntimeBase
+from tests.fakes import dialect_of
 
 TRANSCRIPTS = Path(__file__).parent.parent / "transcripts"
 
@@ -25,10 +26,10 @@ def recorded(provider: str) -> Iterator[tuple[CLIRuntimeBase, bytes, list[AgentE
     """Each recorded line of this CLI, and the events it gave."""
     for path in sorted(TRANSCRIPTS.glob(f"{provider}/*/*.ndjson")):
         runtime = create_cli_runtime(provider)
-        interpreter = runtime.interpreter()
+        dialect = dialect_of(runtime)
         for line in path.read_bytes().splitlines():
-            for item in interpreter.parse(line):
-                yield runtime, line, list(interpreter.events_of(item))
+            for item in dialect.parser()(line):
+                yield runtime, line, list(dialect.events_of(item))
 
 
 @pytest.mark.parametrize("provider", SUPPORTED_PROVIDERS)

@@ -178,6 +178,7 @@ def test_abort_inside_the_loop_is_the_next_event() -> None:
     assert seen == ["text", "error", "done"]
 
 
+@pytest.mark.slow
 def test_abort_while_a_cli_ignores_sigterm_and_floods() -> None:
     steps = (["ignore", "SIGTERM"], ["repeat", '{"type":"text","text":"%d,"}\n', 10_000_000])
     run = FakeRuntime(*steps).start("hi")
@@ -200,6 +201,7 @@ def test_the_first_reason_stays_the_reason() -> None:
     assert (result.aborted, result.error_subtype) == (False, "timeout")
 
 
+@pytest.mark.slow
 def test_an_abort_is_not_turned_into_a_timeout_by_a_slow_end() -> None:
     run = quick(["ignore", "SIGTERM"], ["text", "a"], ["hang"], timeout=0.5).start("hi", deadline=1.0)
     next(run)
@@ -249,6 +251,7 @@ def test_a_signal_handler_may_abort_and_close_the_handle() -> None:
     assert out == "['error', 'done']\n[]\n"
 
 
+@pytest.mark.slow
 def test_idle_waiting_costs_no_busy_loop() -> None:
     event = threading.Event()
     runs = [FakeRuntime(*TALKS_THEN_HANGS).start("hi", abort_signal=event) for _ in range(5)]

@@ -7,9 +7,10 @@ from typing import get_args
 import pytest
 
 from remoteclaw_sync import classify_error
+from remoteclaw_sync.clis.registry import all_facts
 from remoteclaw_sync.engine import classify
 from remoteclaw_sync.engine import verdict as outcome
-from remoteclaw_sync.engine.classify import EXIT_CODES, HTTP_STATUSES, RETRYABLE
+from remoteclaw_sync.engine.classify import HTTP_STATUSES, RETRYABLE
 from remoteclaw_sync.types import ErrorSubtype
 
 MESSAGES = [
@@ -97,7 +98,7 @@ def test_an_exit_code_means_something_on_its_own_cli_only() -> None:
 
 def test_no_table_names_a_kind_that_is_not_listed() -> None:
     by_text = {subtype for subtype, _ in classify._PATTERNS}
-    by_exit = {subtype for codes in EXIT_CODES.values() for subtype in codes.values()}
+    by_exit = {subtype for cli in all_facts() for subtype in cli.exit_codes.values()}
     named = by_text | by_exit | set(HTTP_STATUSES.values()) | set(outcome.SPAWN_SUBTYPES.values()) | RETRYABLE
     assert named - set(get_args(ErrorSubtype)) == set()
 

@@ -20,7 +20,9 @@ from remoteclaw_sync import (
     AgentTextEvent,
     AgentToolUseEvent,
     CLIRuntimeBase,
+    PermissionDenial,
 )
+from remoteclaw_sync.engine.outcome import Closing, Ended
 from tests.fakes import FakeRuntime, codes, done, finished
 
 SECRET = "hunter2-hunter2"
@@ -150,7 +152,7 @@ def test_a_mistake_before_the_start_is_an_error_and_done(hook: str, caplog: pyte
     assert SECRET not in caplog.text
 
 
-@pytest.mark.parametrize("hook", ["explain_exit", "enrich_result", "warnings_in", "remedy"])
+@pytest.mark.parametrize("hook", ["at_exit", "presentable", "remedy"])
 def test_a_mistake_after_the_end_costs_nothing_else(hook: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         events, result = finished(Failing(["exit", 3], hook=hook).execute("hi"))
@@ -174,7 +176,7 @@ def test_a_mistake_at_the_call_is_raised_there(hook: str) -> None:
         Failing(hook=hook).execute("hi")
 
 
-@pytest.mark.parametrize("hook", ["explain_exit", "enrich_result"])
+@pytest.mark.parametrize("hook", ["at_exit", "presentable"])
 def test_nonsense_from_a_hook_after_the_end_is_ignored(hook: str) -> None:
     runtime = FakeRuntime(["exit", 3])
     setattr(runtime, hook, lambda *args: 42)
@@ -244,15 +246,33 @@ def test_a_failed_start_gives_back_what_was_borrowed(tmp_path: Path) -> None:
     assert not borrowed.exists()
 
 
-def test_enrich_result_may_add_to_the_result() -> None:
-    class Enricher(FakeRuntime):
-        def enrich_result(self, result: AgentRunResult) -> AgentRunResult:
-            return attrs.evolve(result, session_id="mine")
+def test_the_end_of_the_cli_may_add_to_the_result() -> None:
+    class Adder(FakeRuntime):
+        def at_exit(self, ended: Ended) -> Closing:
+            return Closing(session_id="mine", denials=(PermissionDenial("shell", "no"),))
 
-    run = Enricher(["text", "a"]).start("hi")
+    run = Adder(["text", "a"]).start("hi")
     assert done(run).session_id == "mine"
     assert run.result is not None
     assert run.result.session_id == "mine"
+    assert run.result.permission_denials == (PermissionDenial("shell", "no"),)
+
+
+def test_the_end_of_the_cli_may_name_the_cause_the_kind_and_warnings() -> None:
+    class Explainer(FakeRuntime):
+        def at_exit(self, ended: Ended) -> Closing:
+            asked.append((ended.exit_code, ended.stderr))
+            return Closing(
+                warnings=(AgentErrorEvent("careful", "CLI_WARNING"),),
+                cause=AgentErrorEvent("no credit left", "CLI_EXIT_ERROR"),
+                error_subtype="billing",
+            )
+
+    asked: list[Any] = []
+    events, result = finished(Explainer(["raw", "no", 2], ["exit", 3]).execute("hi"))
+    assert asked == [(3, "no")]
+    assert [event.message for event in events if isinstance(event, AgentErrorEvent)] == ["careful", "no credit left"]
+    assert (result.ok, result.error_subtype) == (False, "billing")
 
 
 def test_a_remedy_starts_the_cli_once_more() -> None:

@@ -9,10 +9,13 @@ import sys
 
 import pytest
 
-RUNS = int(os.environ.get("REMOTECLAW_SYNC_INTERRUPTED_RUNS", "60"))
+RUNS = int(os.environ.get("REMOTECLAW_SYNC_INTERRUPTED_RUNS", "20"))
 
 
-@pytest.mark.parametrize("way", ["sigint", "handler", "async"])
+RARER = [pytest.param(way, marks=pytest.mark.slow) for way in ("handler", "async")]
+
+
+@pytest.mark.parametrize("way", ["sigint", *RARER])
 def test_an_interrupt_at_any_moment_leaves_no_thread_descriptor_file_or_process(way: str) -> None:
     """By Ctrl-C, by another exception of a signal handler, and by one that is raised into the consumer's thread."""
     program = [sys.executable, "-W", "ignore", "-m", "tests.interrupted_runs", f"--way={way}", f"--runs={RUNS}"]

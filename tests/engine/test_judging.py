@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from remoteclaw_sync import AgentErrorEvent
-from remoteclaw_sync.engine.verdict import Evidence, RunOutcome, judge
+from remoteclaw_sync.engine.outcome import RunOutcome
+from remoteclaw_sync.engine.verdict import Evidence, judge
 from remoteclaw_sync.process.ending import EndReason
 from remoteclaw_sync.process.launch import SpawnFailure
 
@@ -15,7 +16,7 @@ from remoteclaw_sync.process.launch import SpawnFailure
 def evidence(**known: Any) -> Evidence:
     usual: dict[str, Any] = {
         "program": "agent",
-        "provider": None,
+        "exit_codes": {},
         "end_reason": EndReason.EXITED,
         "spawn_failure": None,
         "exit_code": 0,
@@ -81,6 +82,7 @@ EXPLAINED = AgentErrorEvent("no login", "AUTH")
         ({"end_reason": EndReason.DEADLINE, "exit_code": -9}, "DEADLINE_EXCEEDED", "timeout"),
         ({"end_reason": EndReason.LINGERED, "exit_code": -15}, "CLI_INCOMPLETE", "incomplete"),
         # The exit, where nothing explains it better.
+        ({"answered": False, "exit_code": 41, "exit_codes": {41: "auth"}}, "CLI_EXIT_ERROR", "auth"),
         ({"exit_code": 1}, "CLI_EXIT_ERROR", "crash"),
         ({"exit_code": -11}, "CLI_EXIT_ERROR", "crash"),
         ({"exit_code": 1, "diagnostics": "401 Unauthorized"}, "CLI_EXIT_ERROR", "auth"),

@@ -76,6 +76,7 @@ def test_an_exception_thrown_into_the_generator_comes_out_again(gate: GateMaker)
     assert not any(map(alive, pids))
 
 
+@pytest.mark.slow
 def test_an_exception_raised_into_the_consumers_thread_arrives_while_the_agent_is_silent(gate: GateMaker) -> None:
     """As Dramatiq does at its time limit. The interpreter raises it when the thread next runs Python."""
 
@@ -284,7 +285,7 @@ def test_what_was_borrowed_is_given_back_when_the_consumer_leaves(leave: str, tm
 
 HOST = """
 import os, signal, sys, threading, time
-from tests.fakes import FakeRuntime
+from tests.fakes import FakeRuntime, children, wait_until
 there, ready = sys.argv[1:]
 grandchild = [["notify", there], ["notify", ready], ["hang"]]
 steps = (["fork", grandchild, True], ["notify", there], ["wait", ready], ["text", "a"], ["hang"])
@@ -394,7 +395,10 @@ def test_sys_exit_inside_the_loop_ends_the_tree(host: Any) -> None:
     assert not any(map(alive, pids))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGKILL, id="SIGKILL"), pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.slow)],
+)
 def test_a_host_that_is_killed_takes_its_cli_along(number: int, host: Any) -> None:
     """Both are silent, so no broken pipe would end them; the guard process does."""
     process, pids = host("for event in runtime.execute('hi'): print(event.type, flush=True)")
@@ -404,12 +408,13 @@ def test_a_host_that_is_killed_takes_its_cli_along(number: int, host: Any) -> No
     assert wait_until(lambda: not any(map(alive, pids)))
 
 
+@pytest.mark.slow
 def test_a_host_that_is_killed_after_a_while_takes_its_cli_along(host: Any) -> None:
     process, pids = host(
         """
 events = runtime.execute('hi')
 next(events)
-time.sleep(0.5)
+assert wait_until(lambda: len(children(os.getpid())) == 2), "the CLI and the guard"
 os.kill(os.getpid(), signal.SIGKILL)
 """
     )
@@ -454,13 +459,14 @@ events.close()
     assert not any(map(alive, pids))
 
 
+@pytest.mark.slow
 def test_a_forked_copy_does_not_keep_the_pipes_open(host: Any) -> None:
     """The guard must notice the original's death although a worker process lives on."""
     process, pids = host(
         """
 events = runtime.execute("hi")
 next(events)
-time.sleep(0.5)
+assert wait_until(lambda: len(children(os.getpid())) == 2), "the CLI and the guard"
 if os.fork() == 0:
     os.close(1), os.close(2)
     open(there + ".worker", "w").write(str(os.getpid()))

@@ -38,7 +38,16 @@ def refuse_pidfd(number: int) -> Callable[..., int]:
     return refuse
 
 
-@pytest.fixture(params=["pidfd", "EPERM", "ENOSYS", "EMFILE", "no such function", "sending EPERM", "sending ENOSYS"])
+PIDFD_REFUSALS = ("EPERM", "no such function", "ENOSYS", "EMFILE", "sending EPERM", "sending ENOSYS")
+
+
+@pytest.fixture(
+    params=[
+        "pidfd",
+        *PIDFD_REFUSALS[:2],
+        *(pytest.param(other, marks=pytest.mark.slow) for other in PIDFD_REFUSALS[2:]),
+    ]
+)
 def pidfd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "no such function":
         monkeypatch.delattr(os, "pidfd_open")
@@ -106,6 +115,9 @@ def test_nothing_is_left_of_what_got_away(
 
 
 @ESCAPE
+@pytest.mark.parametrize(
+    "pidfd", ["pidfd", *(pytest.param(refusal, marks=pytest.mark.slow) for refusal in PIDFD_REFUSALS)], indirect=True
+)
 @pytest.mark.usefixtures("pidfd")
 def test_one_that_ignores_sigterm_and_has_children_is_ended_with_them(
     escape: tuple[list[bool], list[Any]], gate: GateMaker, who: Who
@@ -190,6 +202,7 @@ def killed_host() -> Iterator[Callable[..., None]]:
         host.communicate()
 
 
+@pytest.mark.slow
 @ESCAPE
 def test_the_guard_of_a_killed_host_ends_what_got_away(
     escape: tuple[list[bool], list[Any]], gate: GateMaker, who: Who, killed_host: Callable[..., None]
@@ -201,6 +214,7 @@ def test_the_guard_of_a_killed_host_ends_what_got_away(
     assert wait_until(lambda: not alive(pid))
 
 
+@pytest.mark.slow
 def test_a_run_inside_a_run_is_ended_by_its_own_guard_when_the_outer_one_is_aborted(gate: GateMaker, who: Who) -> None:
     """The inner host dies with the outer run; its guard must not be taken for a leftover of that."""
     there, ready = gate(), gate()
@@ -239,6 +253,7 @@ print(len(states), os.waitpid(own, 0) == (own, 0))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setsid", [False, True])
 @pytest.mark.parametrize("clear_env", [False, True])
 def test_a_host_that_is_process_1_is_left_no_zombies_and_keeps_its_own_children(setsid: bool, clear_env: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from remoteclaw_sync import AgentEvent, AgentTextEvent
-from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished, quick, wait_until
+from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished, is_kept_waiting, quick, wait_until
 
 GateMaker = Callable[[], Gate]
 DONE: list[Any] = ["line", {"type": "done"}]
@@ -26,6 +26,7 @@ def after(run: Any, *texts: str) -> list[AgentEvent]:
 # --- ending the tree ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_cli_that_ignores_sigterm_is_killed() -> None:
     steps = (["ignore", "SIGTERM"], ["text", "a"], ["hang"])
     run = FakeRuntime(*steps).start("hi")
@@ -179,11 +180,13 @@ def test_a_cli_that_stays_after_its_last_word_is_ended_and_the_run_succeeds() ->
     assert result.ok
 
 
+@pytest.mark.slow
 def test_a_cli_that_stays_and_ignores_sigterm_succeeds_too() -> None:
     steps = (["ignore", "SIGTERM"], ["text", "a"], DONE, ["hang"])
     assert done(FakeRuntime(*steps, linger=0.1, timeout=None).execute("hi")).ok
 
 
+@pytest.mark.slow
 def test_a_cli_that_chatters_on_after_its_last_word_is_ended() -> None:
     """Every line is life for the watchdog, so nothing else would end it."""
     steps = (["text", "a"], DONE, ["beat", 0.05, 1_000_000, '{"type":"heartbeat"}\n'])
@@ -204,6 +207,7 @@ def test_what_comes_after_the_last_word_still_arrives(gate: GateMaker) -> None:
         assert done(after(run, "a")).text == "ab"
 
 
+@pytest.mark.slow
 def test_a_cli_that_goes_on_after_its_last_word_has_all_the_time_it_needs() -> None:
     steps = (["text", "a"], DONE, ["line", {"type": "reopen"}], ["sleep", 1.2], ["text", "b"], DONE)
     assert done(FakeRuntime(*steps, linger=0.5).execute("hi")).text == "ab"
@@ -250,6 +254,7 @@ def test_silence_in_the_middle_ends_the_run_and_what_was_said_stays() -> None:
     assert result.text == "ab"
 
 
+@pytest.mark.slow
 def test_silence_of_a_cli_that_ignores_sigterm_ends_the_run() -> None:
     events, result = finished(quick(["ignore", "SIGTERM"], ["text", "a"], ["hang"], timeout=SHORT).execute("hi"))
     assert codes(events) == ["WATCHDOG_TIMEOUT"]
@@ -264,12 +269,14 @@ def test_silence_ends_the_cli_while_nobody_iterates() -> None:
         assert codes(finished(after(run, "a"))[0]) == ["WATCHDOG_TIMEOUT"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fd", [1, 2], ids=["stdout", "stderr"])
 def test_steady_lines_at_a_third_of_the_timeout_are_life(fd: int) -> None:
     steps = (["beat", 0.3, 8, '{"type":"heartbeat"}\n', fd], ["text", "a"])
     assert done(FakeRuntime(*steps, timeout=1.0).execute("hi")).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fd", [1, 2], ids=["stdout", "stderr"])
 def test_dots_without_an_end_of_line_are_silence(fd: int) -> None:
     steps = (["text", "a"], ["beat", 0.1, 1_000_000, ".", fd])
@@ -277,6 +284,7 @@ def test_dots_without_an_end_of_line_are_silence(fd: int) -> None:
     assert codes(events) == ["WATCHDOG_TIMEOUT"]
 
 
+@pytest.mark.slow
 def test_a_long_line_that_arrives_slowly_is_life() -> None:
     """Each piece takes longer than a third of the limit, all of them three times as long as the limit."""
     piece = "x" * 65_536
@@ -284,6 +292,7 @@ def test_a_long_line_that_arrives_slowly_is_life() -> None:
     assert len(done(FakeRuntime(*steps, timeout=1.0).execute("hi")).text) == 9 * len(piece)
 
 
+@pytest.mark.slow
 def test_a_line_that_is_too_long_to_be_kept_is_no_life() -> None:
     steps = (["text", "a"], ["beat", 0.05, 1_000_000, "x" * 65_536])
     runtime = FakeRuntime(*steps, timeout=SHORT, max_line_bytes=200_000)
@@ -299,6 +308,7 @@ def test_what_a_runtime_calls_no_life_does_not_reset_the_clock() -> None:
     assert codes(finished(Sceptic(*steps, timeout=SHORT).execute("hi"))[0]) == ["WATCHDOG_TIMEOUT"]
 
 
+@pytest.mark.slow
 def test_a_slow_consumer_is_no_silence_while_the_cli_writes() -> None:
     steps = (["text", "a"], ["beat", 0.2, 12, '{"type":"heartbeat"}\n'], ["text", "b"])
     run = FakeRuntime(*steps, timeout=0.8).start("hi")
@@ -308,6 +318,7 @@ def test_a_slow_consumer_is_no_silence_while_the_cli_writes() -> None:
         assert done(after(run, "a")).ok
 
 
+@pytest.mark.slow
 def test_a_slow_consumer_is_no_silence_after_the_cli_has_finished() -> None:
     run = quick(["text", "a"], ["text", "b"], timeout=SHORT).start("hi")
     with run:
@@ -316,6 +327,7 @@ def test_a_slow_consumer_is_no_silence_after_the_cli_has_finished() -> None:
         assert done(after(run, "a")).ok
 
 
+@pytest.mark.slow
 def test_a_slow_consumer_gets_all_that_came_before_the_silence() -> None:
     run = quick(["text", "a"], ["text", "b"], ["text", "c"], ["hang"], timeout=SHORT).start("hi")
     with run:
@@ -330,6 +342,7 @@ TOOL: list[Any] = ["line", {"type": "tool_use", "id": "t1"}]
 TOOL_RESULT: list[Any] = ["line", {"type": "tool_result", "id": "t1"}]
 
 
+@pytest.mark.slow
 def test_while_a_tool_runs_the_longer_limit_counts() -> None:
     steps = (TOOL, ["sleep", 4 * SHORT], TOOL_RESULT, ["text", "a"])
     assert done(quick(*steps, timeout=SHORT, tool_timeout=60).execute("hi")).ok
@@ -351,11 +364,13 @@ def test_after_the_last_tool_result_the_shorter_limit_counts_again() -> None:
     assert codes(events) == ["WATCHDOG_TIMEOUT"]
 
 
+@pytest.mark.slow
 def test_while_one_of_two_tools_runs_the_longer_limit_counts() -> None:
     steps = (TOOL, ["line", {"type": "tool_use", "id": "t2"}], TOOL_RESULT, ["sleep", 4 * SHORT], ["text", "a"])
     assert done(quick(*steps, timeout=SHORT, tool_timeout=60).execute("hi")).ok
 
 
+@pytest.mark.slow
 def test_a_tool_call_that_a_slow_consumer_has_not_read_counts_as_well() -> None:
     steps = (["text", "a"], ["sleep", 0.1], TOOL, ["sleep", 4 * SHORT], TOOL_RESULT, ["text", "b"])
     run = quick(*steps, timeout=SHORT, tool_timeout=60).start("hi")
@@ -393,6 +408,7 @@ def test_no_limit_and_endless_limits_work(limit: float | None) -> None:
 NUMBERED = '{"type":"text","text":"%d,","padding":"' + "x" * 1000 + '"}\n'
 
 
+@pytest.mark.slow
 def test_a_consumer_that_stalls_while_the_cli_writes_fifty_megabytes_and_exits_loses_nothing() -> None:
     count = 50_000
     run = FakeRuntime(["repeat", NUMBERED, count], timeout=2.0).start("hi")
@@ -420,6 +436,7 @@ def test_beyond_the_limit_the_cli_waits_and_nothing_is_lost(gate: GateMaker) -> 
     assert result.text == "".join(f"{number}," for number in range(count))
 
 
+@pytest.mark.slow
 def test_being_kept_waiting_is_no_silence() -> None:
     count = 5_000
     run = FakeRuntime(["repeat", NUMBERED, count], max_pending_bytes=100_000, timeout=1.0).start("hi")
@@ -435,11 +452,12 @@ def test_a_cli_that_is_kept_waiting_can_be_aborted() -> None:
     run = FakeRuntime(["repeat", NUMBERED, 1_000_000], max_pending_bytes=100_000).start("hi")
     with run:
         first = next(run)
-        time.sleep(0.2)
+        assert wait_until(lambda: is_kept_waiting(run.pid or 0))
         run.abort()
         assert done([first, *run]).aborted
 
 
+@pytest.mark.slow
 def test_a_cli_that_is_kept_waiting_meets_its_deadline() -> None:
     run = FakeRuntime(["repeat", NUMBERED, 1_000_000], max_pending_bytes=100_000).start("hi", deadline=2.0)
     with run:
@@ -453,8 +471,8 @@ def test_a_cli_killed_while_it_is_kept_waiting_loses_nothing_it_had_written() ->
     run = FakeRuntime(["repeat", NUMBERED, 1_000_000], max_pending_bytes=100_000).start("hi")
     with run:
         first = next(run)
-        time.sleep(0.5)  # Until the pipe is full.
         assert run.pid is not None
+        assert wait_until(lambda: is_kept_waiting(run.pid or 0))
         os.kill(run.pid, signal.SIGKILL)
         result = done([first, *run])
     numbers = result.text.split(",")

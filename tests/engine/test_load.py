@@ -19,6 +19,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
+@pytest.mark.slow
 def test_a_thousand_runs_in_sequence_leave_nothing_and_grow_nothing() -> None:
     runtime = FakeRuntime(command=ECHO)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from remoteclaw_sync import AgentErrorEvent, AgentExecuteParams, AgentRunError, McpServerConfig, create_cli_runtime
+from remoteclaw_sync.engine.outcome import Closing, Ended
 from remoteclaw_sync.process.environment import host_environment
 from remoteclaw_sync.testing import FakeAnswer, write_fake_cli
 from tests.fakes import FakeRuntime, codes, done, finished, run_host
@@ -189,8 +189,8 @@ def test_a_secret_that_the_kept_end_of_stderr_begins_in_is_not_told(line_end: st
 
 def test_a_secret_that_a_warning_would_cut_is_not_told() -> None:
     class Cutting(FakeRuntime):
-        def warnings_in(self, stderr: str) -> Iterable[AgentErrorEvent]:
-            yield AgentErrorEvent(stderr[:12])
+        def at_exit(self, ended: Ended) -> Closing:
+            return Closing(warnings=(AgentErrorEvent(ended.stderr[:12]),))
 
     runtime = Cutting(["text", "a"], ["raw", f"bad {KEY}", 2])
     (_, warning), _ = finished(runtime.execute("hi", env={"MY_TOKEN": KEY}))
@@ -270,11 +270,14 @@ def test_run_returns_the_result_of_a_failed_run_unless_it_is_to_check() -> None:
     [
         "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
         "signal.signal(signal.SIGCHLD, reap)",
-        "signal.signal(signal.SIGPIPE, signal.SIG_DFL)",
-        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE})",
-        "sys.setrecursionlimit(200)",
-        "os.umask(0o777)",
-        "gc.set_threshold(1)",
+        pytest.param("signal.signal(signal.SIGPIPE, signal.SIG_DFL)", marks=pytest.mark.slow),
+        pytest.param(
+            "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE})",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("sys.setrecursionlimit(200)", marks=pytest.mark.slow),
+        pytest.param("os.umask(0o777)", marks=pytest.mark.slow),
+        pytest.param("gc.set_threshold(1)", marks=pytest.mark.slow),
     ],
 )
 def test_a_host_may_have_its_habits(habit: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from remoteclaw_sync.process.child import ChildProcess
 from remoteclaw_sync.process.fallback import PortableBackend
-from remoteclaw_sync.process.launch import Launch
+from remoteclaw_sync.process.launch import Setup
 from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished, quick_command, wait_until
 
 BIG = "x" * 5_000_000
@@ -20,8 +20,8 @@ DONE: list[Any] = ["line", {"type": "done"}]
 
 
 class Portable(FakeRuntime):
-    def new_child(self, launch: Launch) -> ChildProcess:
-        return ChildProcess(launch, PortableBackend)
+    def new_child(self, setup: Setup) -> ChildProcess:
+        return ChildProcess(setup, PortableBackend)
 
 
 def test_an_answer_arrives() -> None:
@@ -48,6 +48,7 @@ def test_a_big_prompt_to_a_cli_that_never_reads_or_exits_at_once_does_not_block(
     assert done(Portable(["exit", 3]).execute(BIG)).exit_code == 3
 
 
+@pytest.mark.slow
 def test_a_flood_on_both_streams_does_not_block() -> None:
     steps = (["flood", 20 << 20, 2], ["raw", "end", 2], ["repeat", '{"type":"text","text":"x"}\n', 100_000])
     result = done(Portable(*steps).execute("hi"))
@@ -55,6 +56,7 @@ def test_a_flood_on_both_streams_does_not_block() -> None:
     assert result.stderr.endswith("xend")
 
 
+@pytest.mark.slow
 def test_beyond_the_limit_the_cli_waits_and_nothing_is_lost() -> None:
     steps = (["repeat", '{"type":"text","text":"%d,"}\n', 100_000],)
     result = done(Portable(*steps, max_pending_bytes=100_000).execute("hi"))
@@ -67,6 +69,7 @@ def test_silence_ends_the_run() -> None:
     assert result.text == "a"
 
 
+@pytest.mark.slow
 def test_a_cli_that_ignores_sigterm_is_killed() -> None:
     run = Portable(["ignore", "SIGTERM"], ["text", "a"], ["hang"]).start("hi")
     next(run)
@@ -107,6 +110,7 @@ def test_events_may_come_on_stderr() -> None:
     assert (result.text, result.stderr) == ("a", "note")
 
 
+@pytest.mark.slow
 def test_a_grandchild_that_holds_the_pipes_does_not_keep_the_run_alive(gate: Callable[[], Gate]) -> None:
     """It survives here (documented), and with it the threads that read its pipes; they end when it does."""
     there = gate()

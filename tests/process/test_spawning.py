@@ -20,9 +20,6 @@ def launch(command: str, cwd: Path, **env: str) -> Launch:
         cwd=str(cwd),
         stdin=b"",
         marker="M",
-        timeout=None,
-        tool_timeout=None,
-        deadline=None,
         linger=1.0,
         max_pending_bytes=1,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remoteclaw_sync.process.child import Tail
+from remoteclaw_sync.process.tail import Tail
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 9, 10, 11, 100])

@@ -12,6 +12,14 @@ from tests.real_clis.bench import REQUIRE_VARIABLE, Bench, missing_reason, open_
 from tests.real_clis.clis import ALL_CLIS, RealCli
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs the real CLIs; what only tests the bench does not."""
+    for item in items:
+        if "real_cli_bin" in getattr(item, "fixturenames", ()):
+            item.add_marker("real_cli")
+
+
 @pytest.fixture(scope="session")
 def real_cli_bin() -> Path:
     """The folder of the installed CLIs; skips where they or a namespace are missing.

@@ -15,6 +15,7 @@ from remoteclaw_sync import (
     AgentUsage,
     CodexCliRuntime,
     GeminiCliRuntime,
+    RunFields,
     create_cli_runtime,
 )
 from tests.fakes import finished, wait_until
@@ -55,8 +56,12 @@ def test_a_sub_agent_of_codex_is_told_by_its_calls_and_its_words_are_not_the_ans
 
 def test_a_sub_agent_of_gemini_is_one_call_and_its_words_are_not_the_answer(cli_bench: Bench) -> None:
     cli_bench.server.respond(scenarios_gemini.delegate)
-    fields = {"model": cli_bench.gemini.model, "permission_mode": "bypass"}
-    events, result = finished(GeminiCliRuntime().execute("go", working_directory=cli_bench.workdir, **fields))
+    fields: RunFields = {
+        "working_directory": cli_bench.workdir,
+        "model": cli_bench.gemini.model,
+        "permission_mode": "bypass",
+    }
+    events, result = finished(GeminiCliRuntime().execute("go", **fields))
     assert (result.ok, result.text) == (True, "Outer answer.")
     assert [event.text for event in of(events, AgentTextEvent)] == ["Outer answer."]
     assert [event.tool_name for event in of(events, AgentToolUseEvent)] == ["invoke_agent"]

@@ -180,6 +180,7 @@ def test_a_cli_is_never_started_outside_the_namespace(tmp_path: Path) -> None:
         escaped.run_argv([sys.executable, "-c", "pass"])
 
 
+@pytest.mark.slow
 @needs_namespace
 def test_a_process_left_behind_is_named_and_killed(tmp_path: Path) -> None:
     sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]

@@ -24,6 +24,7 @@ from remoteclaw_sync import (
     AgentToolUseEvent,
     AgentUsage,
     ClaudeCliRuntime,
+    RunFields,
 )
 from tests.fakes import codes, finished, wait_until
 from tests.real_clis.bench import Bench, refused_url
@@ -65,7 +66,11 @@ def of(events: list[AgentEvent], kind: type[AgentEvent]) -> list[Any]:
 def test_an_answer_streams_while_the_model_still_speaks(bench: Bench) -> None:
     hold = Hold()
     bench.server.script([Turn(text=["Hel", "lo, ", hold, "world"], usage=Usage(100, 20, 30, 40))])
-    fields = {"working_directory": bench.workdir, "model": "claude-haiku-4-5", "system_prompt": "Mind the \u00e9.\n"}
+    fields: RunFields = {
+        "working_directory": bench.workdir,
+        "model": "claude-haiku-4-5",
+        "system_prompt": "Mind the \u00e9.\n",
+    }
     pieces = []
     with ClaudeCliRuntime().start("hello", **fields) as events:
         for event in events:
@@ -306,7 +311,7 @@ def test_an_abort_or_close_ends_claude_its_tools_and_their_children(
 ) -> None:
     is_stuck = stuck(bench)
     signal = threading.Event()
-    fields = {"working_directory": bench.workdir, "extra_args": ALLOW_SHELL, "abort_signal": signal}
+    fields: RunFields = {"working_directory": bench.workdir, "extra_args": ALLOW_SHELL, "abort_signal": signal}
     events: list[AgentEvent] = []
     handle = ClaudeCliRuntime().start("hello", **fields)
     consumer = threading.Thread(target=lambda: events.extend(handle))

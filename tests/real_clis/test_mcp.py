@@ -51,9 +51,9 @@ def run(
 ) -> tuple[list[AgentEvent], AgentRunResult]:
     """One run in the bench's folder with these servers."""
     options = fields.pop("options", {})
-    model = {"model": cli.model} if cli.name == "opencode" else {}
+    model = cli.model if cli.name == "opencode" else None
     events = runtime_of(cli, **options).execute(
-        "call the tool", working_directory=bench.workdir, mcp_servers=servers, **model, **fields
+        "call the tool", working_directory=bench.workdir, mcp_servers=servers, model=model, **fields
     )
     return finished(events)
 
@@ -302,9 +302,9 @@ def test_nothing_is_left_when_the_run_is_cut_short(cli: RealCli, cli_bench: Benc
     project, before = everything_in(cli_bench.workdir), config_files(cli_bench, cli)
     for options in modes(cli):
         cli_bench.server.script([Hang()])
-        model = {"model": cli.model} if cli.name == "opencode" else {}
+        model = cli.model if cli.name == "opencode" else None
         handle = runtime_of(cli, **options).start(
-            "hang", working_directory=cli_bench.workdir, mcp_servers={"lab": server(cli_bench)}, **model
+            "hang", working_directory=cli_bench.workdir, mcp_servers={"lab": server(cli_bench)}, model=model
         )
         asked = len(cli_bench.server.requests)
         consumer = threading.Thread(target=lambda handle=handle: [None for _ in handle])

@@ -29,6 +29,8 @@ from tests.real_clis.scenarios_opencode import AT_ONCE
 from tests.real_clis.script import Hang, HttpError, Turn, Usage
 from tests.real_clis.test_opencode import png
 
+pytestmark = pytest.mark.real_cli
+
 GONE_WITHIN = 3.0  # Seconds until nothing of a run may be left.
 CLI = OpenCode2()
 

@@ -57,9 +57,9 @@ def call(cli: RealCli, tool: str, **arguments: Any) -> ToolCall:
 
 
 def run(bench: Bench, cli: RealCli, tools: list[Any]) -> tuple[list[AgentEvent], AgentRunResult]:
-    model = {"model": cli.model} if cli.name == "opencode" else {}
+    model = cli.model if cli.name == "opencode" else None
     runtime = create_cli_runtime(cli.name, timeout=60)
-    return finished(runtime.execute("use the tools", working_directory=bench.workdir, tools=tools, **model))
+    return finished(runtime.execute("use the tools", working_directory=bench.workdir, tools=tools, model=model))
 
 
 def results(events: list[AgentEvent]) -> dict[str, list[AgentToolResultEvent]]:
@@ -180,10 +180,10 @@ def test_nothing_is_left_of_a_run_that_is_aborted_while_a_function_runs(
 
     aborter = threading.Thread(target=abort_when_called)
     aborter.start()
-    model = {"model": cli.model} if cli.name == "opencode" else {}
+    model = cli.model if cli.name == "opencode" else None
     _, result = finished(
         create_cli_runtime(cli.name, timeout=60).execute(
-            "go", working_directory=cli_bench.workdir, tools=[wait], abort_signal=abort, **model
+            "go", working_directory=cli_bench.workdir, tools=[wait], abort_signal=abort, model=model
         )
     )
     aborter.join()

@@ -405,6 +405,7 @@ def test_a_fifo_that_somebody_reads_gets_the_recording(tmp_path: Path) -> None:
         os.close(reader)
 
 
+@pytest.mark.slow
 def test_a_fifo_whose_reader_has_stopped_reading_holds_up_neither_run_nor_abort(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
@@ -448,8 +449,9 @@ def test_a_host_that_is_killed_leaves_a_beginning_that_can_be_played(tmp_path: P
     cassette = tmp_path / "run.jsonl"
     code = """
         import sys
-        from tests.fakes import FakeRuntime
-        for event in FakeRuntime(["text", "said before"], ["hang"], record=sys.argv[1]).execute("Hi"):
+        from tests.fakes import FakeRuntime, fake_command
+        command = fake_command(["text", "said before"], ["hang"])  # Not so quick that the guard is not yet there.
+        for event in FakeRuntime(command=command, record=sys.argv[1]).execute("Hi"):
             print(event.type, flush=True)
     """
     with start_host(code, str(cassette)) as host:

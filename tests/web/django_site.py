@@ -34,7 +34,6 @@ def ask(request: Any) -> Any:
     )
 
 
-@csrf_exempt
 def abort(request: Any, run_id: str) -> Any:
     runs.get(run_id).abort()
     return JsonResponse({"worker": os.getpid()})
@@ -44,5 +43,5 @@ def threads(request: Any) -> Any:
     return JsonResponse({"worker": os.getpid(), "threads": [thread.name for thread in threading.enumerate()]})
 
 
-urlpatterns = [path("ask", ask), path("abort/<run_id>", abort), path("threads", threads)]
+urlpatterns = [path("ask", ask), path("abort/<run_id>", csrf_exempt(abort)), path("threads", threads)]
 app = get_wsgi_application()

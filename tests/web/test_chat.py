@@ -82,7 +82,8 @@ def announced() -> list[str]:
 @pytest.fixture
 def chat(registry: Runs, announced: list[str]) -> Chat:
     def start(provider: str, prompt: str, session_id: str | None) -> Iterable[AgentEvent]:
-        return create_cli_runtime(provider, pace=0).start(prompt, session_id=session_id)
+        assert provider == "demo"
+        return create_cli_runtime("demo", pace=0).start(prompt, session_id=session_id)
 
     door = Door(announced.append)
     SESSIONS[door] = door.open(door.link) or ""
@@ -106,7 +107,7 @@ def ask(chat: Chat, **body: Any) -> Answer:
 
 def enter(chat: Chat, link: str, **headers: str | None) -> Answer:
     """Exchange a link for a session, as the page does."""
-    return Answer(chat, "POST", "/api/session", **{"HTTP_AUTHORIZATION": f"Bearer {link}", **headers})
+    return Answer(chat, "POST", "/api/session", b"", HTTP_AUTHORIZATION=f"Bearer {link}", **headers)
 
 
 def test_the_page_is_for_everybody_and_holds_nothing(chat: Chat) -> None:
@@ -117,8 +118,8 @@ def test_the_page_is_for_everybody_and_holds_nothing(chat: Chat) -> None:
 def test_a_link_is_exchanged_for_a_session_that_opens_everything(chat: Chat) -> None:
     entered = enter(chat, chat.door.link)
     assert entered.status == 201
-    mine = {"HTTP_AUTHORIZATION": f"Bearer {entered.json['session']}"}
-    assert Answer(chat, "GET", "/api/providers", **mine).json["default"] == "demo"
+    mine = f"Bearer {entered.json['session']}"
+    assert Answer(chat, "GET", "/api/providers", HTTP_AUTHORIZATION=mine).json["default"] == "demo"
 
 
 def test_a_link_works_once_and_the_next_one_is_announced(chat: Chat, announced: list[str]) -> None:

@@ -24,7 +24,8 @@ from remoteclaw_sync.cli.leftovers import find_leftovers
 from remoteclaw_sync.cli.serve import checked_host, own_names
 from remoteclaw_sync.cli.server_folder import abandoned_folders
 from remoteclaw_sync.web.page import MAX_BODY
-from tests.fakes import PATIENCE, wait_until
+from tests.cli.shell import cli, environment
+from tests.fakes import PATIENCE, Container, wait_until
 from tests.web.servers import Server, needs
 
 HANG = '{"provider": "demo", "prompt": "demo:hang"}'
@@ -160,15 +161,18 @@ def test_what_a_killed_server_leaves_is_seen_by_doctor_and_goes_with_the_next_se
         assert request(living, "GET", "/")[0] == 200
 
 
-def test_doctor_repairs_what_a_killed_server_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_repairs_what_a_killed_server_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, container: Container
+) -> None:
     needs("waitress")
     folder = tmp_path / "server"
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     with Server(*SERVE, folder=folder) as server:
         server.stop(signal.SIGKILL)
     (left,) = abandoned_folders()
-    repaired = [one for one in find_leftovers(str(tmp_path), repair=True) if one.what == left]
-    assert [one.repaired for one in repaired] == [True]
+    env = environment(TMPDIR=str(folder), HOME=str(tmp_path))
+    report = json.loads(cli("doctor", "--json", "--repair", cwd=tmp_path, env=env, inside=container.inside).stdout)
+    assert [(one["what"], one["repaired"]) for one in report["leftovers"]] == [(left, True)]
     assert os.listdir(folder) == []
 
 

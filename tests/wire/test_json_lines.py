@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from remoteclaw_sync import AgentEvent, AgentTextEvent, AgentToolUseEvent, create_cli_runtime
-from remoteclaw_sync.clis import dialect
+from remoteclaw_sync.engine import dialect
 from remoteclaw_sync.wire.json_lines import PIECE_BYTES, LineFramer, fast_parser, parse_block, parse_line, pieces_of
+from tests.fakes import dialect_of
 
 
 def lines_of(chunks: Iterable[bytes], limit: int = 1000) -> list[str]:
@@ -268,8 +269,8 @@ def nasty_lines(provider: str) -> list[str]:
 
 
 def events_of(provider: str, *blocks: Iterable[str]) -> list[AgentEvent]:
-    interpreter = create_cli_runtime(provider).interpreter()
-    return [event for block in blocks for event in interpreter.events("\n".join(block).encode())]
+    reader = dialect_of(create_cli_runtime(provider))
+    return [event for block in blocks for event in reader.events("\n".join(block).encode())]
 
 
 def one_by_one(lines: list[str]) -> list[list[str]]:
@@ -334,4 +335,4 @@ def test_a_line_of_text_is_an_ordinary_event(provider: str) -> None:
     assert hash(events[-1]) == hash(AgentTextEvent("TEXT"))
     assert events[-1].to_dict() == {"type": "text", "text": "TEXT"}
     with pytest.raises(AttributeError):
-        events[-1].text = "changed"  # type: ignore[misc, union-attr]
+        events[-1].text = "changed"  # type: ignore[misc]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
@@ -14,7 +16,8 @@ from ...config_files.borrowed import MAX_CONFIG_BYTES, BorrowedConfig, ConfigFil
 from ...config_files.private_file import PrivateFile
 from ...engine.resources import RunResources
 from ...redaction import has_secrets
-from ..mcp_entries import Servers, codex_entries, inline_toml
+from ...types import McpServerConfig
+from ..mcp_entries import Servers
 
 # Other names end the start with an error.
 SERVER_NAME = re.compile(r"[A-Za-z0-9_:@/.-]+")
@@ -119,3 +122,53 @@ def profile_is_unknown(stderr: str, mcp_args: Sequence[str]) -> bool:
     """Whether Codex did not find the profile of ours that these arguments name."""
     found = UNKNOWN_PROFILE.search(stderr)
     return found is not None and f"{PROFILE_FLAG}{found['name']}" in mcp_args
+
+
+# --- entries in its TOML -----------------------------------------------------------------------------------------
+
+
+def codex_entries(servers: Servers, *, required: bool, tool_timeout: float | None = None) -> dict[str, Any]:
+    """For the `mcp_servers` table of config.toml.
+
+    `required` makes Codex wait for the server: otherwise one that takes over a second is left out of the turn.
+    `tool_timeout` is for one call, in seconds; by default Codex gives it a minute.
+    """
+    limit = {} if tool_timeout is None else {"tool_timeout_sec": float(tool_timeout)}
+    return {name: {**_entry(server, required), **limit} for name, server in servers.items()}
+
+
+def _entry(server: McpServerConfig, required: bool) -> dict[str, Any]:
+    entry: dict[str, Any]
+    if server.url is not None:
+        entry = {"url": server.url, **({"http_headers": dict(server.headers)} if server.headers else {})}
+    else:
+        assert server.command is not None
+        entry = {"command": server.command, "args": list(server.args)}
+        if server.env:
+            entry["env"] = dict(server.env)
+    # As the other CLIs do; otherwise Codex waits for each call of a server before it makes the next.
+    entry["supports_parallel_tool_calls"] = True
+    if required:
+        entry["required"] = True
+    if server.trust:
+        # The default, "auto", refuses every tool without a read-only hint in `codex exec` (0.166).
+        entry["default_tools_approval_mode"] = "approve"
+    return entry
+
+
+def inline_toml(value: Any) -> str:
+    """A TOML value on one line, for `codex -c key=value`. Keys are always quoted."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml_string(key)} = {inline_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(inline_toml(item) for item in value) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    return _toml_string(value)
+
+
+def _toml_string(text: str) -> str:
+    # JSON's escapes are TOML's, but for surrogate pairs (so: raw UTF-8) and DEL, which TOML wants escaped.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -4,47 +4,32 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack, get_args
 
 from ... import errors, files
 from ..._values import check_choice, check_flag
 from ...config_files.borrowed import BorrowedConfig, ConfigFile, repair
-from ...engine.interpreter import Extracted
 from ...engine.resources import RunResources
 from ...process.environment import host_environment
 from ...runtime import DEFAULT_TIMEOUT, CliOptions, RuntimeOptions
 from ...types import (
     AgentErrorEvent,
-    AgentEvent,
     AgentExecuteParams,
-    AgentTextEvent,
-    AgentToolResultEvent,
-    AgentToolUseEvent,
-    AgentUsage,
-    PermissionDenial,
     PermissionMode,
     PromptSyntax,
 )
-from ...versions import Standing, standing, support_of
-from ...wire.fields import Message, integer, mapping, plain_text, strings, text, wording
+from ...versions import Standing, standing
 from ..dialect import DialectRuntime
-from ..mcp_entries import Hideaway, Servers, check_distinct, gemini_entries
+from ..mcp_entries import EnvReferences, Servers, check_distinct
+from ..shared import check_is_file
+from .dialect import GeminiDialect
+from .facts import FACTS, home_folder, settings_file
 from .failures import (
-    NOT_ASKED,
-    Failure,
-    failure_of_error_line,
-    failure_of_result,
-    is_wrong_usage,
     policy_flag_is_unknown,
-    policy_was_ignored,
-    readable_stderr,
-    retry_warning,
-    subtype_from_stderr,
-    with_account_hint,
 )
+from .mcp import gemini_entries
 from .prompt import Workspace, escape_at_names, mention, without_command
 from .sessions import SessionGuard
 
@@ -76,33 +61,7 @@ priority = 999
 POLICY_TOO_OLD = (
     "this gemini has no --admin-policy: nothing keeps the model from leaving its permission mode by way of plan mode"
 )
-POLICY_IGNORED = (
-    "gemini ignored our --admin-policy because this machine has policies of its own: make sure that they deny "
-    "exit_plan_mode, with which the model can leave its permission mode"
-)
-
-# A tool that nobody could approve is not offered at all; a model that calls it nevertheless hears "not found".
-TOOLS_NEEDING_APPROVAL = frozenset(
-    {
-        "run_shell_command",
-        "write_file",
-        "replace",
-        "web_fetch",
-        "activate_skill",
-        "ask_user",
-        "enter_plan_mode",
-        "exit_plan_mode",
-    }
-)
-MCP_TOOL_PREFIX = "mcp_"
-
-NO_MESSAGE = "gemini reported an error without a message"
-MCP_TROUBLE = "MCP issues detected"
 CONFIG_READ = b'"type":"init"'  # By then the settings have been read and the MCP servers started.
-
-SHELL_TOOL = "run_shell_command"
-# The status of a command that failed is "success", and only of one that printed nothing the output tells.
-SHELL_FAILURE = re.compile(r"Command (?:exited with code: [1-9]\d*|terminated by signal: .*|failed: .*)", re.DOTALL)
 
 # What another gemini tells the programs it starts, and a run inside it must not take for its own.
 NESTING_VARIABLES = ("GEMINI_CLI", "GEMINI_CLI_WORKTREE_HANDLED")
@@ -132,16 +91,10 @@ class GeminiCliRuntime(DialectRuntime):
         options: those of `CLIRuntimeBase`.
     """
 
-    provider = "gemini"
-    install_hint = "install it with: npm install -g @google/gemini-cli"
-    HANDLERS = {
-        "init": "on_init",
-        "message": "on_message",
-        "tool_use": "on_tool_use",
-        "tool_result": "on_tool_result",
-        "error": "on_error",
-        "result": "on_result",
-    }
+    cli_facts = FACTS
+    provider = FACTS.name
+    install_hint = FACTS.install_hint
+    DIALECT = GeminiDialect
 
     def __init__(
         self,
@@ -161,16 +114,11 @@ class GeminiCliRuntime(DialectRuntime):
     def reset_state(self) -> None:
         self._resumed_id: str | None = None
         self._mcp_env: dict[str, str] = {}
-        self._mcp_names: set[str] = set()
+        self._mcp_names: tuple[str, ...] = ()
         self._policy_file: str | None = None
         self._policy_unsupported = False
         self._images: list[str] = []  # Our copies, where the CLI may read them.
-        self._tool_names: dict[str, str] = {}  # Tool calls told of, by id.
-        self._answered = False
-        self._warned = False
-        self._failure: Failure | None = None  # Told before the `result` line.
         self._read_only = False
-        self._output_missing = False  # Of a shell command.
 
     # --- the command line -----------------------------------------------------------------------------------
 
@@ -191,7 +139,7 @@ class GeminiCliRuntime(DialectRuntime):
             )
             raise errors.RunSetupError(errors.SESSION_NOT_FOUND, message)
         project = os.path.abspath(params.working_directory or os.getcwd())
-        settings = os.path.join(project, ".gemini", "settings.json")
+        settings = settings_file(project)
         if not params.mcp_servers:
             repair(settings, project)  # First: it wants the lock on the folder that the guard takes.
         self._guard_session(params, project, resources)
@@ -225,13 +173,13 @@ class GeminiCliRuntime(DialectRuntime):
 
     def _inject_mcp(self, servers: Servers, project: str, settings: str, resources: RunResources) -> None:
         """There is no flag for servers: the settings of the workspace are borrowed until Gemini has read them."""
-        hide = Hideaway("$", "${{{}}}")
+        hide = EnvReferences("$", "${{{}}}")
         entries = gemini_entries(servers, hide)
         loan = BorrowedConfig(ConfigFile(settings, "json", "mcpServers", entries, CONFIG_READ, project=project))
         loan.take(resources.pause)
         resources.borrow(loan)
         self._mcp_env = hide.variables
-        self._mcp_names = set(servers)
+        self._mcp_names = tuple(sorted(servers))
 
     def build_args(self, params: AgentExecuteParams) -> list[str]:
         # `--flag=value` throughout: no value can be taken for a flag.
@@ -286,153 +234,22 @@ class GeminiCliRuntime(DialectRuntime):
         return escape_at_names(prompt, _workspace(params).would_expand)
 
     def facts(self) -> dict[str, Any]:
-        known = {"session_id": self._resumed_id, "mcp_servers": sorted(self._mcp_names)}
+        known = {"session_id": self._resumed_id, "mcp_servers": [*self._mcp_names]}
         return {name: value for name, value in known.items() if value}
 
-    def recall(self, facts: Mapping[str, Any]) -> None:
-        self._resumed_id = text(facts, "session_id") or None
-        self._mcp_names = set(strings(facts, "mcp_servers"))
-
-    # --- what it says ---------------------------------------------------------------------------------------
-
-    def on_init(self, line: Message) -> Extracted:
-        self.outcome.session_id = text(line, "session_id") or None
-        if self._resumed_id is None or self.outcome.session_id == self._resumed_id:
-            return None
-        message = f"gemini resumed session {self.outcome.session_id} instead of {self._resumed_id}"
-        self._failure = Failure(message, errors.SESSION_NOT_FOUND, "session_not_found")
-        self.outcome.session_id = None
-        self.outcome.fail(self._failure.subtype)
-        return self._failure.event
-
-    def may_run_tool(self, chunk: bytes) -> bool:
-        # Not the "tool_calls" of its last line.
-        return b'"tool_use"' in chunk
-
-    def on_message(self, line: Message) -> Extracted:
-        piece = line.get("content")
-        if line.get("role") != "assistant" or type(piece) is not str or not piece:
-            return None  # The prompt, repeated.
-        if line.get("delta") is False and self._answered:
-            return None  # The whole of what came as deltas (documented, not seen).
-        self._answered = True
-        return AgentTextEvent(piece)
-
-    def on_tool_use(self, line: Message) -> Extracted:
-        tool_id, name = text(line, "tool_id"), text(line, "tool_name")
-        self._tool_names[tool_id] = name
-        self._answered = True
-        return AgentToolUseEvent(name, tool_id, mapping(line, "parameters"))
-
-    def on_tool_result(self, line: Message) -> Extracted:
-        tool_id, error = text(line, "tool_id"), mapping(line, "error")
-        failed = line.get("status") == "error" or bool(error)
-        # No `output` where the CLI would show no text: files written, sub-agents, folders listed.
-        output = text(error, "message") or plain_text(line.get("output"))
-        tool = self._tool_names.get(tool_id, "")
-        self._output_missing |= tool == SHELL_TOOL and "output" not in line
-        if tool == SHELL_TOOL and SHELL_FAILURE.fullmatch(output):
-            failed = True
-        elif failed:
-            reason = _denial_reason(tool, text(error, "type"), output)
-            if reason is not None:
-                self.outcome.permission_denials.append(PermissionDenial(tool, reason, tool_id))
-        return AgentToolResultEvent(tool_id, output, failed)
-
-    def on_error(self, line: Message) -> Extracted:
-        """Comes before the `result` line. A warning is told of and survived."""
-        message = wording(line.get("message")) or wording(line.get("error")) or NO_MESSAGE
-        if line.get("severity") == "warning":
-            self._warned = True
-            return AgentErrorEvent(message, errors.CLI_WARNING)
-        self._failure = failure_of_error_line(message)
-        return self._failure.event
-
-    def on_result(self, line: Message) -> AgentEvent | None:
-        stats = mapping(line, "stats")
-        self.outcome.usage = _usage(stats)
-        failure, told = self._failure, self._failure is not None
-        if failure is None:
-            if line.get("status") != "success":
-                failure = failure_of_result(line.get("error"))
-            elif not (self._answered or self._warned or mapping(stats, "models")):
-                failure = NOT_ASKED
-            else:
-                self.outcome.succeed()
-                return None
-        # (Also with status "success": so ends a run that had "Maximum session turns exceeded".)
-        self.outcome.fail(failure.subtype)
-        if not self._answered and self._resumed_id is None:
-            self.outcome.session_id = None  # A session that begins with a failure is not kept.
-        return None if told else failure.event
-
-    # --- what only its exit and stderr say --------------------------------------------------------------------
-
-    def explain_exit(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
-        outcome = self.outcome
-        if outcome.terminal == "failure":
-            outcome.error_subtype = outcome.error_subtype or subtype_from_stderr(stderr)
-        if outcome.terminal is not None or exit_code is None or exit_code < 0:
-            return None
-        said = with_account_hint(readable_stderr(stderr))
-        if exit_code == 0:
-            # So it ends after SIGTERM, whoever sent it.
-            outcome.error_subtype = "incomplete"
-            message = "gemini ended without saying that it had finished"
-            return AgentErrorEvent(f"{message}: {said}" if said else message, errors.CLI_INCOMPLETE)
-        if is_wrong_usage(stderr):
-            outcome.error_subtype = "config"
-        return AgentErrorEvent(said, errors.CLI_EXIT_ERROR) if said else None
-
-    def warnings_in(self, stderr: str) -> Iterable[AgentErrorEvent]:
-        if self.outcome.terminal == "success":
-            retried = retry_warning(stderr)
-            if retried is not None:
-                yield retried
-        if self._output_missing and standing("gemini", self.cli_version()) is Standing.GAPS:
-            message = f"gemini {self.cli_version()} does not tell what a shell command printed, nor whether it failed"
-            yield AgentErrorEvent(f"{message}; {support_of('gemini', None).floor} does", errors.CLI_WARNING)
-        if policy_was_ignored(stderr):
-            yield AgentErrorEvent(POLICY_IGNORED, errors.CLI_WARNING)
-        if self._mcp_names and MCP_TROUBLE in stderr:
-            names = ", ".join(map(repr, sorted(self._mcp_names)))
-            message = f"gemini could not use an MCP server, without saying which: one of {names}, or one of the user's"
-            yield AgentErrorEvent(message, errors.MCP_SERVER_FAILED)
-
-    def remedy(self, exit_code: int | None, stderr: str) -> AgentErrorEvent | None:
+    def remedy(self, exit_code: int | None, said: str) -> AgentErrorEvent | None:
         # Not for "read-only": better no run than one that can write. Not with images: such a CLI (0.20) loses them
         # without a word. And not where it is known to be too old: its shell tool refuses most commands.
-        if self._policy_unsupported or self._read_only or self._images or not policy_flag_is_unknown(stderr):
+        if self._policy_unsupported or self._read_only or self._images or not policy_flag_is_unknown(said):
             return None
-        if standing("gemini", self.cli_version()) is Standing.TOO_OLD:
+        if standing(FACTS, self.cli_version()) is Standing.TOO_OLD:
             return None
         self._policy_unsupported = True
         return AgentErrorEvent(POLICY_TOO_OLD, errors.CLI_WARNING)
 
 
-def _usage(stats: Message) -> AgentUsage | None:
-    """Tokens of all requests of the run. (`duration_ms` is wall time, `tool_calls` no turns: both stay out.)"""
-    usage = AgentUsage(
-        input_tokens=integer(stats, "input_tokens"),
-        output_tokens=integer(stats, "output_tokens"),
-        cache_read_tokens=integer(stats, "cached"),
-    )
-    # All zero after API errors and a detected loop, whatever was spent.
-    return None if usage == AgentUsage() else usage
-
-
-def _denial_reason(tool: str, error_type: str, output: str) -> str | None:
-    """Why this failed call was a refused one, if it was."""
-    if error_type == "policy_violation":
-        return output
-    if error_type == "tool_not_registered" and (tool in TOOLS_NEEDING_APPROVAL or tool.startswith(MCP_TOOL_PREFIX)):
-        return f"not offered in this permission mode ({output})"
-    return None
-
-
 def _check_image(field: str, path: Path) -> None:
-    if not path.is_file():
-        raise ValueError(f"{field}: {'not a regular file' if path.exists() else 'no such file'}: {path}")
+    check_is_file(field, path)
     if path.suffix.lower() not in IMAGE_SUFFIXES:
         known = ", ".join(sorted(IMAGE_SUFFIXES))
         raise ValueError(f"{field}: gemini knows an image by its name, which must end in one of {known}: {path}")
@@ -453,9 +270,8 @@ def _copied(images: Sequence[str | os.PathLike[str]], folder: str) -> list[str]:
 def _workspace(params: AgentExecuteParams) -> Workspace:
     here = os.path.abspath(params.working_directory or os.getcwd())
     environ = {**host_environment(), **params.env}
-    home = environ.get("GEMINI_CLI_HOME") or environ.get("HOME") or os.path.expanduser("~")
     included = [os.path.join(here, folder) for folder in _included_folders(params.extra_args)]
-    return Workspace([here, *included], home)
+    return Workspace([here, *included], home_folder(environ))
 
 
 def _included_folders(arguments: Sequence[str]) -> Iterator[str]:

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 from ...process.host import host_identity, host_is_gone
+from .facts import state_folder
 
 try:
     import fcntl
@@ -56,8 +57,7 @@ class SessionGuard:
     """Looks after the session of one run. A loan (see process.launch.Loan), over when Gemini has started."""
 
     def __init__(self, environ: Mapping[str, str | None], project: str) -> None:
-        home = environ.get("GEMINI_CLI_HOME") or environ.get("HOME") or os.path.expanduser("~")
-        self._folder = os.path.join(os.path.abspath(os.path.join(project, home)), ".gemini")
+        self._folder = os.path.abspath(os.path.join(project, state_folder(environ)))
         self._project = project
         self._owner = os.getpid()
         self._output = b""

@@ -71,4 +71,4 @@ def subtype_of(error: Message, event: AgentErrorEvent) -> ErrorSubtype:
     if known is not None:
         return known
     status = integer(mapping(error, "data"), "statusCode") or integer(error, "status") or None
-    return classify_error(event.message, code=event.code, status=status, provider="opencode").error_subtype
+    return classify_error(event.message, code=event.code, status=status).error_subtype

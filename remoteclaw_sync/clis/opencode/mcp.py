@@ -10,11 +10,10 @@ from typing import Any
 
 from ...config_files.borrowed import BorrowedConfig, ConfigFile, repair
 from ...engine.resources import RunResources
-from ..mcp_entries import Hideaway, Servers, check_distinct, opencode_entries, tool_prefix_name
+from ...types import McpServerConfig
+from ..mcp_entries import EnvReferences, Protect, Servers, check_distinct, protected, stdio_entry, tool_prefix_name
+from .facts import config_files
 
-FOLDER = ".opencode"
-# If there are both, the second is read last and wins.
-FILES = ("opencode.json", "opencode.jsonc")
 # Written by OpenCode itself into every config that has none.
 DEFAULTS = {"$schema": "https://opencode.ai/config.json"}
 # What it puts into every `.opencode` folder.
@@ -51,6 +50,21 @@ def entries(servers: Servers) -> dict[str, Any]:
     return opencode_entries(servers, str)
 
 
+def opencode_entries(servers: Servers, protect: Protect) -> dict[str, Any]:
+    """For the `mcp` object of opencode.json."""
+    return {protect(name): _entry(server, protect) for name, server in servers.items()}
+
+
+def _entry(server: McpServerConfig, protect: Protect) -> dict[str, Any]:
+    if server.url is not None:
+        headers = protected(server.headers, protect)
+        return {"type": "remote", "url": protect(server.url), "headers": headers, "enabled": True}
+    stdio = stdio_entry(server, protect)
+    command = [stdio["command"], *stdio["args"]]
+    environment = {protect(key): protect(value) for key, value in server.env.items()}
+    return {"type": "local", "command": command, "environment": environment, "enabled": True}
+
+
 def rules(servers: Servers) -> dict[str, str]:
     """Permission rules by which the tools of trusted servers, and no others, run without being asked for.
 
@@ -66,12 +80,12 @@ def borrows_config(mode: str, env: Mapping[str, str]) -> bool:
 
 def borrow_config(servers: Servers, project: str, resources: RunResources) -> dict[str, str]:
     """Put the servers into the project's file until OpenCode has read it; returns variables that this takes."""
-    folder = os.path.join(project, FOLDER)
-    path = next((path for name in reversed(FILES) if os.path.lexists(path := os.path.join(folder, name))), None)
-    hide = Hideaway("{", "{{env:{}}}", _as_json_text)
+    places = config_files(project)
+    path = next((path for path in reversed(places) if os.path.lexists(path)), places[0])
+    hide = EnvReferences("{", "{{env:{}}}", _as_json_text)
     # The first output, whatever it is, comes after all configuration has been read.
     config = ConfigFile(
-        path or os.path.join(folder, FILES[0]),
+        path,
         "json",
         "mcp",
         opencode_entries(servers, hide),
@@ -87,8 +101,8 @@ def borrow_config(servers: Servers, project: str, resources: RunResources) -> di
 
 def repair_config(project: str) -> None:
     """Put the project's files right if a host that is gone has left its servers in them."""
-    for name in FILES:
-        repair(os.path.join(project, FOLDER, name), project)
+    for path in config_files(project):
+        repair(path, project)
 
 
 def _as_json_text(value: str) -> str:

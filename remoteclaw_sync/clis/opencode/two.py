@@ -14,8 +14,8 @@ import shutil
 from ..._json import read_object
 from ...types import AgentExecuteParams, ErrorSubtype
 from ...wire.fields import Message, integer, mapping, text
+from .facts import PACKAGE_OF_TWO
 
-PACKAGE = "@opencode/cli"
 PARENTS = 5  # Folders from the program up to its package.json.
 OWN_FOLDERS = frozenset({"opencode", ".opencode"})
 VERSION_FOLDER = re.compile(r"2\.\d+\.\d+(?:[-_+][\w.]+)?")
@@ -59,7 +59,7 @@ def is_installed(program: str, search_path: str | None) -> bool:
             return True
         package = _package_name(path)
         if package is not None:
-            return package == PACKAGE or package.startswith(f"{PACKAGE}-")
+            return package == PACKAGE_OF_TWO or package.startswith(f"{PACKAGE_OF_TWO}-")
     return False
 
 

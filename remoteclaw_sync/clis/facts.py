@@ -1,0 +1,102 @@
+"""`CliFacts`: what general modules have to know of one CLI. `clis/<name>/facts.py` has the value.
+
+A value, and cheap to import: whoever looks at it (doctor, versions, factory, the verdict on a run) needs neither the
+CLI's runtime nor its dialect.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from ..types import ErrorSubtype
+
+Environment = Mapping[str, str | None]
+
+MAX_CONFIG_BYTES = 1 << 24  # Of a file that a fact is looked up in; one that is larger is not a config file.
+
+
+@attrs.frozen(kw_only=True)
+class Support:
+    """One line of a CLI's versions, and what works on them.
+
+    Args:
+        package: the npm package it comes from.
+        tested: the version that the tests run against.
+        tested_from: the oldest that has passed a whole conformance suite.
+        floor: the oldest on which everything works, by the flags it has.
+        least: older ones cannot run, or not safely.
+        gaps: what does not work from `least` up to `floor`.
+        untested: no test of ours has run on this line; `tested` is the version it was read from.
+        needs: option of a run -> the version that brought what it takes.
+    """
+
+    package: str
+    tested: str
+    tested_from: str
+    floor: str
+    least: str
+    gaps: str
+    untested: bool = False
+    needs: Mapping[str, str] = attrs.field(factory=dict)
+
+
+def no_files(env: Environment) -> tuple[str, ...]:
+    """Of a CLI that keeps no login in a file."""
+    return ()
+
+
+def nothing_borrowed(env: Environment, folder: str) -> dict[str, str | None]:
+    """Of a CLI whose config files are left alone."""
+    return {}
+
+
+@attrs.frozen(kw_only=True)
+class CliFacts:
+    """What is known of a CLI before it is run.
+
+    Args:
+        name: the provider's name, its command, and its folder in `clis/`.
+        title: what its makers call it.
+        runtime: the class in its `runtime.py`.
+        install: the command that installs it.
+        support: its lines of versions, the usual one first, a later major version after it.
+        exit_codes: what it means by those of its exit codes that mean something.
+        program_folders: where its own installer puts it; a leading `~` is the home.
+        version_env: variables without which `--version` is slow, or leaves something behind.
+        key_variables: variables of which one is enough to log in.
+        login_files: where a login may be stored.
+        trusts: whether a folder is on its own list of trusted ones; None if it keeps none.
+        borrowed_files: the config files that a run in a folder may borrow, and the project that each belongs to (None:
+            the user's own).
+    """
+
+    name: str
+    title: str
+    runtime: str
+    install: str
+    support: tuple[Support, ...] = attrs.field(validator=attrs.validators.min_len(1))
+    exit_codes: Mapping[int, ErrorSubtype] = attrs.field(factory=dict)
+    program_folders: tuple[str, ...] = ()
+    version_env: Mapping[str, str] = attrs.field(factory=dict)
+    key_variables: tuple[str, ...] = ()
+    login_files: Callable[[Environment], tuple[str, ...]] = no_files
+    trusts: Callable[[Environment, str], bool] | None = None
+    borrowed_files: Callable[[Environment, str], Mapping[str, str | None]] = nothing_borrowed
+
+    @property
+    def install_hint(self) -> str:
+        """What to tell someone who does not have it."""
+        return f"install it with: {self.install}"
+
+    @property
+    def tested(self) -> str:
+        """The version that the tests run against."""
+        return self.support[0].tested
+
+
+def home_of(env: Environment) -> str:
+    """The user's home, as a CLI with this environment sees it."""
+    return env.get("HOME") or os.path.expanduser("~")

@@ -1,0 +1,46 @@
+"""What a fake CLI does, whatever its dialect. `clis/<name>/fake.py` has the lines that it prints for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import attrs
+
+Line = dict[str, Any]
+TOKENS_IN, TOKENS_OUT = 12, 34
+
+
+@attrs.frozen
+class ToolCall:
+    """A tool that the agent calls, and what that gives."""
+
+    name: str = "bash"
+    input: Mapping[str, Any] = attrs.field(factory=dict)
+    output: str = ""
+    is_error: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Script:
+    """What an agent does in one run."""
+
+    text: str = ""
+    tools: tuple[ToolCall, ...] = ()
+    error: str | None = None
+    session_id: str
+
+
+@attrs.frozen(kw_only=True)
+class Fake:
+    """How a CLI is imitated.
+
+    Args:
+        session_id: that of its sessions, if the test does not ask for another.
+        resumed: a pattern with one group, the session that is resumed, for its arguments with a NUL between each two.
+        lines: the lines by which it tells of a script, its last word included.
+    """
+
+    session_id: str
+    resumed: str
+    lines: Callable[[Script], Iterator[Line]]

@@ -1,0 +1,46 @@
+"""What the engine asks of a CLI's room: so that it knows none of them, and imports point one way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from ..clis.facts import CliFacts
+from ..process.launch import Launch, Setup
+from ..recording.recorder import Recording
+from ..types import AgentErrorEvent, AgentExecuteParams
+from .dialect import Dialect
+from .resources import RunResources
+from .transport import Transport
+
+
+class Agent(Protocol):
+    """One CLI, for one session: how it is started. (What it says is its dialect's.) `CLIRuntimeBase` says what each
+    member means."""
+
+    command: tuple[str, ...]
+    timeout: float | None
+    linger: float
+    max_line_bytes: int
+    record: Recording | None
+
+    @property
+    def cli_facts(self) -> CliFacts | None: ...
+    @property
+    def provider(self) -> str | None: ...
+    @property
+    def program(self) -> str: ...
+    @property
+    def install_hint(self) -> str | None: ...
+    @property
+    def expects_terminal_event(self) -> bool: ...
+    @property
+    def most_restarts(self) -> int: ...
+
+    def new_dialect(self, params: AgentExecuteParams, /) -> Dialect: ...
+    def prepare(self, params: AgentExecuteParams, resources: RunResources, dialect: Dialect, /) -> Launch: ...
+    def connect(self, setup: Setup, /) -> Transport: ...
+    def facts(self) -> Mapping[str, Any]: ...
+    def remedy(self, exit_code: int | None, said: str, /) -> AgentErrorEvent | None: ...
+    def cli_version(self) -> str | None: ...
+    def other_places(self) -> list[str]: ...

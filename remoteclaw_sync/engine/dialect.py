@@ -1,0 +1,201 @@
+"""How a CLI's words are read: fed, never connected.
+
+A dialect has no thread, no clock and no process. Tests and recordings feed it as a run does.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from .. import errors
+from ..types import AgentErrorEvent, AgentEvent
+from ..wire.fields import Message
+from ..wire.json_lines import decode, fast_parser, is_strict_json, parse_block, parse_line, warn_no_object
+from .outcome import Closing, Ended, RunOutcome
+
+logger = logging.getLogger(__name__)
+
+Extracted = AgentEvent | Iterable[AgentEvent] | None  # What a hook makes of a line.
+
+
+class Dialect:
+    """One CLI's side of a session: what its lines mean, given those before, and what its end means.
+
+    A subclass names a method for each type of line (`{"type": ..., ...}`). A type without one is skipped: a newer CLI
+    may have it.
+    """
+
+    # Line type -> name of the method that takes the parsed line.
+    HANDLERS: ClassVar[Mapping[str, str]] = {}
+    # The methods themselves, unbound: bound ones would make a cycle, and what a run has said would outlive it.
+    _by_type: ClassVar[Mapping[str, Callable[[Any, Any], Extracted]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._by_type = {kind: getattr(cls, name) for kind, name in cls.HANDLERS.items()}
+
+    def __init__(self) -> None:
+        self.outcome = RunOutcome()
+        self.learn: Callable[[Mapping[str, Any]], None] | None = None  # Has a recording keep further facts.
+
+    @property
+    def owner(self) -> str:
+        """Whose hooks these are, for the log."""
+        return type(self).__name__
+
+    # --- from lines to events -------------------------------------------------------------------------------
+
+    def events(self, block: bytes) -> list[AgentEvent]:
+        """What these lines mean."""
+        return [event for item in self.parser()(block) for event in self.events_of(item)]
+
+    def parser(self) -> Callable[[bytes], list[Any]]:
+        """Makes an item of each of these whole lines. Knows nothing of the run."""
+        return functools.partial(parse_block, fast=fast_parser())
+
+    def events_of(self, item: Any) -> Sequence[AgentEvent]:
+        """What an item means. A hook's mistake is an event too, because the run goes on."""
+        try:
+            if type(item) is dict and type(kind := item.get("type")) is str and kind in self._by_type:
+                extracted = self._by_type[kind](self, item)
+            else:
+                extracted = self._read_odd(item)
+        except Exception as error:  # noqa: BLE001 - whatever a hook raises
+            return (hook_failure(self.owner, error),)
+        if extracted is None:
+            return ()
+        return (extracted,) if isinstance(extracted, AgentEvent) else _each_of(self.owner, extracted)
+
+    def extract(self, line: str) -> Extracted:
+        """What one line means."""
+        message = parse_line(line)
+        return None if message is None else self._read(message)
+
+    def _read(self, message: Message) -> Extracted:
+        kind = message.get("type")
+        if type(kind) is str and kind in self._by_type:
+            return self._by_type[kind](self, message)
+        logger.debug("%s: skipped a line of type %r", self.owner, kind)
+        return None
+
+    def _read_odd(self, item: Any) -> Extracted:
+        """An object of a type that has no handler, another value, or a line that could not be parsed."""
+        if type(item) is bytes:
+            return self.extract(decode(item))  # The parser says what is wrong with it.
+        if type(item) is dict:
+            return self._read(item)
+        warn_no_object(item)
+        return None
+
+    # --- what the clocks ask, in threads of their own ---------------------------------------------------------
+
+    def is_life(self, chunk: bytes) -> bool:
+        """Whether these lines (whole ones, as many as came at once) are a sign of life for the watchdog."""
+        return True
+
+    def may_run_tool(self, chunk: bytes) -> bool:
+        """Whether output that the consumer has not read yet may be a tool call: then `tool_timeout` is the limit."""
+        return b'"tool' in chunk
+
+    def runs_tool(self) -> bool:
+        """Whether a tool runs that the CLI has not told of. Asked only when a clock is about to run out."""
+        return False
+
+    # --- what lines do not say --------------------------------------------------------------------------------
+
+    def recall(self, facts: Mapping[str, Any]) -> None:
+        """What the lines are read by and do not say themselves (the session asked for, names of MCP servers)."""
+
+    def presentable(self, stderr: str) -> str:
+        """What of stderr people are shown, in `result.stderr` and in error messages."""
+        return stderr
+
+    def at_exit(self, ended: Ended) -> Closing:
+        """What the end of the CLI's process means. A value: nothing here changes by being asked."""
+        return Closing()
+
+
+class Hooks(Protocol):
+    """What a runtime of the user's own gives. `CLIRuntimeBase` says what each member means."""
+
+    outcome: RunOutcome
+
+    def extract_event(self, line: str, /) -> Extracted: ...
+    def is_life(self, chunk: bytes, /) -> bool: ...
+    def may_run_tool(self, chunk: bytes, /) -> bool: ...
+    def runs_tool(self) -> bool: ...
+    def recall(self, facts: Mapping[str, Any], /) -> None: ...
+    def presentable(self, stderr: str, /) -> str: ...
+    def at_exit(self, ended: Ended, /) -> Closing: ...
+
+
+class HookDialect(Dialect):
+    """The dialect that the hooks of a runtime make up. Lines that are not JSON objects are logged and skipped."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        super().__init__()
+        self._hooks = hooks
+        self.outcome = hooks.outcome
+
+    @property
+    def owner(self) -> str:
+        return type(self._hooks).__name__
+
+    def parser(self) -> Callable[[bytes], list[Any]]:
+        return lambda block: block.split(b"\n")
+
+    def _read_odd(self, item: bytes) -> Extracted:
+        line = decode(item)
+        if parse_line(line) is None:
+            return None
+        try:
+            return self._hooks.extract_event(line.strip())
+        except json.JSONDecodeError:
+            # Our parser lets raw control characters inside strings pass. For a hook that does not, such a line is
+            # malformed as any other.
+            if is_strict_json(line):
+                raise
+            return None
+
+    def is_life(self, chunk: bytes) -> bool:
+        return self._hooks.is_life(chunk)
+
+    def may_run_tool(self, chunk: bytes) -> bool:
+        return self._hooks.may_run_tool(chunk)
+
+    def runs_tool(self) -> bool:
+        return self._hooks.runs_tool()
+
+    def recall(self, facts: Mapping[str, Any]) -> None:
+        self._hooks.recall(facts)
+
+    def presentable(self, stderr: str) -> str:
+        return self._hooks.presentable(stderr)
+
+    def at_exit(self, ended: Ended) -> Closing:
+        return self._hooks.at_exit(ended)
+
+
+def _each_of(owner: str, extracted: Iterable[AgentEvent]) -> list[AgentEvent]:
+    """One by one: those that come before an exception are kept."""
+    events: list[AgentEvent] = []
+    try:
+        if isinstance(extracted, str | bytes | Mapping):
+            raise TypeError(f"a {type(extracted).__name__} is not an event")
+        for event in extracted:
+            if not isinstance(event, AgentEvent):
+                raise TypeError(f"a {type(event).__name__} is not an event")
+            events.append(event)
+    except Exception as error:  # noqa: BLE001 - whatever a hook's generator raises
+        events.append(hook_failure(owner, error))
+    return events
+
+
+def hook_failure(owner: str, error: Exception) -> AgentErrorEvent:
+    """The event that tells of a mistake in `extract_event`."""
+    logger.warning("extract_event of %s raised %s", owner, type(error).__name__)
+    return AgentErrorEvent(f"extract_event raised {type(error).__name__}: {error}", errors.EXTRACT_EVENT_FAILED)

@@ -1,0 +1,76 @@
+"""From the bytes of a transport to the items that a dialect reads."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from .. import errors
+from ..types import AgentErrorEvent
+from ..wire.json_lines import LineFramer, pieces_of
+from .dialect import Dialect
+from .transport import Transport
+
+PREAMBLE_BYTES = 65_536
+
+
+class Preamble:
+    """What a CLI prints on the stream of events before the first of them: some put their help there."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._words: list[bytes] = []
+        self._size = 0
+
+    def push(self, block: bytes) -> None:
+        """Take these whole lines, up to the first event."""
+        for line in block.split(b"\n"):
+            if line.lstrip().startswith(b"{"):
+                self.is_over = True
+                self._words.clear()
+                return
+            if self._size < PREAMBLE_BYTES:
+                self._words.append(line[:PREAMBLE_BYTES])
+                self._size += len(line)
+
+    def text(self) -> str:
+        """The words; none once there was an event."""
+        return b"\n".join(self._words).decode(errors="replace").strip()
+
+
+class Reader:
+    """Reads one transport, in whole lines."""
+
+    def __init__(self, transport: Transport, dialect: Dialect, max_line_bytes: int) -> None:
+        self._transport = transport
+        self._parse = dialect.parser()
+        self._max_line_bytes = max_line_bytes
+        self._framer = LineFramer(max_line_bytes)
+        self._lines_skipped = 0
+        self._at_end = False
+        self.preamble = Preamble()
+
+    def next_items(self) -> Iterable[Any] | None:
+        """What the CLI has written next; None when it is gone or nobody wants to hear more. Blocks."""
+        ending = self._transport.ending
+        if self._at_end or ending.backlog_unwanted:
+            return None
+        chunk = self._transport.receive()
+        self._at_end = chunk is None
+        block = self._framer.flush_block() if chunk is None else self._framer.push_block(chunk)
+        if ending.backlog_unwanted:
+            return None
+        if block is None:
+            return ()
+        if not self.preamble.is_over:
+            self.preamble.push(block)
+        return itertools.chain.from_iterable(map(self._parse, pieces_of(block)))
+
+    def skipped(self) -> AgentErrorEvent | None:
+        """An error, if lines have been too long since this was last asked."""
+        if self._framer.lines_skipped == self._lines_skipped:
+            return None
+        self._lines_skipped = self._framer.lines_skipped
+        message = f"skipped a line of over {self._max_line_bytes} bytes (max_line_bytes)"
+        return AgentErrorEvent(message, errors.LINE_TOO_LONG)
