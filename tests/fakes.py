@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -213,7 +214,11 @@ def alive(pid: int) -> bool:
 
 def children(pid: int) -> list[int]:
     """Of all threads of this process."""
-    return [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # A thread that has ended since.
+            found += map(int, path.read_text().split())
+    return found
 
 
 def is_kept_waiting(pid: int) -> bool:

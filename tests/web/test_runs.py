@@ -16,7 +16,7 @@ import pytest
 
 from remoteclaw_sync import AgentEvent, AgentTextEvent
 from remoteclaw_sync.web import EventStream, Runs, TooManyRunsError, UnknownRunError, sse
-from tests.fakes import PATIENCE, FakeRuntime, Gate, alive, wait_until
+from tests.fakes import PATIENCE, FakeRuntime, Gate, alive, children, wait_until
 from tests.web.streams import Frame, check_whole, frame, frames, text_of
 
 runs_module = sys.modules[Runs.__module__]  # The package has a registry of that name.
@@ -58,7 +58,9 @@ def worker(registry: Runs, gate: GateMaker) -> Worker:
         )
         assert process.stdout is not None
         run_id = process.stdout.readline().strip()
-        return process, run_id, there.wait()
+        agent = there.wait()
+        assert wait_until(lambda: len(children(process.pid)) == 2)  # The agent, and the guard that outlives the worker.
+        return process, run_id, agent
 
     return start
 
