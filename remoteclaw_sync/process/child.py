@@ -58,9 +58,10 @@ SIGNAL_PATIENCE = 0.1
 # Nor does an exception that is raised into another thread (Dramatiq's time limit) arrive while that waits for a lock.
 EXCEPTION_PATIENCE = 1.0
 LONGEST_SLEEP = 86_400.0  # poll() takes no more than 24 days.
-# A guard process costs a millisecond of CPU: a run that is over sooner goes without. (It does not wait any longer once
-# the CLI has said something.)
+# A guard process costs a millisecond of CPU: a run that is over sooner goes without. Once the CLI has said something, it
+# has hardly any time left to be over.
 GUARD_DELAY = 0.003
+GUARD_DELAY_AFTER_WORDS = 0.0005
 LONGEST_WORD = 64  # Bytes: what tells a tool call may be cut by the end of a chunk.
 
 
@@ -395,7 +396,8 @@ class ChildProcess:
             due = self._next_look_at
             if self._chunks:
                 if self._guard_at != FOREVER:
-                    self._guard_at, self._next_look_at, due = now, now, now
+                    self._guard_at = min(self._guard_at, now + GUARD_DELAY_AFTER_WORDS)
+                    self._next_look_at = due = min(due, self._guard_at)
                 # As late as this: until the supervisor lets go of the interpreter, the consumer could only wait for it.
                 self._wake_consumer()
             backend.wait(None if due == FOREVER else min(max(due - now, 0.0), LONGEST_SLEEP))
