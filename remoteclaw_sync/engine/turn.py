@@ -28,7 +28,7 @@ from ..types import (
     AgentToolUseEvent,
     ErrorSubtype,
 )
-from .dialect import hook_failure
+from .dialect import NOTHING, each_of, hook_failure
 from .outcome import Closing, RunOutcome
 from .session import Session
 from .transport import Transport
@@ -104,22 +104,23 @@ class Turn:
             transport = session.open(self._due())
             try:
                 self._attach(transport)
-                ending, next_items, events_of = transport.ending, session.reader.next_items, session.dialect.events_of
+                ending, next_items, read = transport.ending, session.reader.next_items, session.dialect.read
                 append_text, note = self._text_parts.append, self._note
                 transport.start()  # After all else: from here on two threads want the interpreter.
                 while (items := next_items()) is not None:
                     for item in items:
-                        for event in events_of(item):
-                            if type(event) is AgentTextEvent and type(event.text) is str:  # By far the most.
-                                append_text(event.text)
-                                yield event
-                            elif (noted := note(event)) is not None:
-                                yield noted
-                            if ending.backlog_unwanted:
-                                break
-                        else:
-                            continue
-                        break
+                        found = read(item)
+                        if type(found) is AgentTextEvent and type(found.text) is str:  # By far the most.
+                            append_text(found.text)
+                            yield found
+                        elif found is not NOTHING:
+                            for event in each_of(found):
+                                if (noted := note(event)) is not None:
+                                    yield noted
+                                if ending.backlog_unwanted:
+                                    break
+                        if ending.backlog_unwanted:
+                            break
                     if (skipped := self._after_chunk()) is not None:
                         yield skipped
                 closing = session.end()
