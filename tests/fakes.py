@@ -221,6 +221,11 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def is_guarded(host: int) -> bool:
+    """Whether this host has a CLI and, some milliseconds later, the guard that ends it if the host is killed."""
+    return len(children(host)) == 2
+
+
 def is_kept_waiting(pid: int) -> bool:
     """Whether this process writes to a pipe that is full."""
     return "pipe_write" in Path(f"/proc/{pid}/wchan").read_text()

@@ -58,8 +58,8 @@ SIGNAL_PATIENCE = 0.1
 # Nor does an exception that is raised into another thread (Dramatiq's time limit) arrive while that waits for a lock.
 EXCEPTION_PATIENCE = 1.0
 LONGEST_SLEEP = 86_400.0  # poll() takes no more than 24 days.
-# A guard process costs a millisecond of CPU: a run that is over sooner goes without. Once the CLI has said something, it
-# has hardly any time left to be over.
+# A guard process costs a millisecond of CPU: a run that is over sooner goes without. Once the CLI has said something,
+# the guard hardly waits any longer.
 GUARD_DELAY = 0.003
 GUARD_DELAY_AFTER_WORDS = 0.0005
 LONGEST_WORD = 64  # Bytes: what tells a tool call may be cut by the end of a chunk.

@@ -84,6 +84,7 @@ def test_after_a_resize_the_status_fits_and_what_was_folded_is_gone(tmp_path: Pa
     assert "\x1b[1A\x1b[J" in terminal.output[before:]
 
 
+@pytest.mark.slow
 def test_no_color_means_no_colour(tmp_path: Path) -> None:
     with Terminal("demo", "Hi", cwd=tmp_path) as terminal:
         terminal.finish()
