@@ -58,9 +58,7 @@ def worker(registry: Runs, gate: GateMaker) -> Worker:
         )
         assert process.stdout is not None
         run_id = process.stdout.readline().strip()
-        agent = there.wait()
-        assert wait_until(lambda: len(children(process.pid)) == 2)  # The agent, and the guard that outlives the worker.
-        return process, run_id, agent
+        return process, run_id, there.wait()
 
     return start
 
