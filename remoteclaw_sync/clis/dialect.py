@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from ..engine.dialect import Dialect, Extracted
 from ..engine.outcome import Closing, Ended
+from ..errors import UnsupportedOperationError
 from ..runtime import CLIRuntimeBase
 from ..types import AgentExecuteParams
 
@@ -33,10 +34,19 @@ class DialectRuntime(CLIRuntimeBase):
 
     def new_dialect(self, params: AgentExecuteParams) -> Dialect:
         """A fresh one for each start, unless a subclass wants to see the lines itself."""
-        self.dialect = self.DIALECT()
+        live = self.new_live_dialect() if self.is_live else None
+        self.dialect = live or self.DIALECT()
         self.outcome = self.dialect.outcome
-        overridden = type(self).extract_event is not DialectRuntime.extract_event
-        return super().new_dialect(params) if overridden else self.dialect
+        return super().new_dialect(params) if self._reads_lines_itself else self.dialect
+
+    @property
+    def _reads_lines_itself(self) -> bool:
+        return type(self).extract_event is not DialectRuntime.extract_event
+
+    def live_copy(self) -> Self:
+        if self._reads_lines_itself:
+            raise UnsupportedOperationError("a runtime with an extract_event of its own has no live sessions")
+        return super().live_copy()
 
     # What a subclass that wants to see the lines does not give itself, it has from the dialect.
 

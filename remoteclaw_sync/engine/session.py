@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import attrs
 
 from .. import errors
-from ..process.ending import EndReason
+from ..process.ending import EndLatch, EndReason
 from ..process.environment import host_environment
 from ..process.launch import SpawnFailure
 from ..redaction import Redactor, secrets_of_run
-from ..types import AgentErrorEvent, AgentExecuteParams
+from ..types import AgentErrorEvent, AgentExecuteParams, Allow, Deny, PermissionRequest
 from .agent import Agent
 from .asking import ask
 from .dialect import Dialect
@@ -27,9 +28,11 @@ class Session:
     """One-shot: each turn has a process of its own, which gets the prompt at its start and exits when it has
     answered."""
 
-    def __init__(self, agent: Agent, params: AgentExecuteParams) -> None:
+    is_live = False
+
+    def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self.params = params
+        self.params: AgentExecuteParams  # Of the turn.
         # The warning that a run which had to be started twice began with (see `Agent.remedy`).
         self.remedied: AgentErrorEvent | None = None
         self.restarts = 0
@@ -39,9 +42,10 @@ class Session:
         self.reader: Reader
         self._setup: RunSetup
 
-    def prepare(self) -> None:
-        """When the first event is asked for."""
-        self.redact = Redactor(secrets_of_run(self.params, host_environment, self.agent.command))
+    def prepare(self, params: AgentExecuteParams) -> None:
+        """When the first event of a turn is asked for."""
+        self.params = params
+        self.redact = Redactor(secrets_of_run(params, host_environment, self.agent.command))
 
     def open(self, due: float | None) -> Transport:
         """A way to the agent, not yet started. `due` is when the turn has to be over."""
@@ -50,6 +54,52 @@ class Session:
         self.transport = self.agent.connect(self._setup)
         self.reader = Reader(self.transport, self.dialect, self.agent.max_line_bytes)
         return self.transport
+
+    @property
+    def ending(self) -> EndLatch:
+        """Why the turn ends."""
+        return self.transport.ending
+
+    def start(self) -> None:
+        """Have the agent begin with the turn."""
+        self.transport.start()
+
+    def next_items(self) -> Iterator[Any] | None:
+        """What the agent has said next; None when the turn is over. Blocks."""
+        return self.reader.next_items()
+
+    def last_word(self, said: bool) -> None:
+        """The agent has said its last word on the turn (or has not, after all)."""
+        self.transport.expect_exit(said, max(self.agent.linger, self.dialect.outcome.may_stay))
+
+    def said_meanwhile(self) -> list[AgentErrorEvent]:
+        """Warnings from before the turn."""
+        return []
+
+    def answer(self, request: PermissionRequest, decision: Allow | Deny) -> None:
+        """Pass on what the caller says to a request."""
+
+    def remembers(self, request: PermissionRequest) -> bool:
+        """Whether the caller has said yes to this for good; then the agent has its answer."""
+        return False
+
+    # --- for anyone -------------------------------------------------------------------------------------------
+
+    def request_end(self, reason: EndReason) -> None:
+        """Have the turn that is open ended. Does not block."""
+        self.transport.request_end(reason)
+
+    def wait_for_end(self) -> None:
+        """Until nothing is left of a turn that was told to end."""
+        self.transport.close()
+
+    def steer(self, text: str) -> None:
+        """Further words for the running turn. Raises UnsupportedOperationError."""
+        raise errors.UnsupportedOperationError(
+            f"a one-shot run of {self.agent.program} takes no further words; open_session() gives one that does"
+        )
+
+    # --- its end ----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Wait until the process is gone, with all that was made for it."""
@@ -60,8 +110,6 @@ class Session:
             raise
         finally:
             self._setup.heard_all()
-
-    # --- its end ----------------------------------------------------------------------------------------------
 
     def closing(self) -> Closing:
         """What the end of the process means."""
@@ -98,6 +146,16 @@ class Session:
     def duration(self, measured: float) -> float:
         """Seconds that a turn took, given those that went by here."""
         return measured
+
+    @property
+    def end_reason(self) -> EndReason:
+        """What ended the turn."""
+        return self.transport.ending.reason or EndReason.EXITED
+
+    @property
+    def was_not_heard(self) -> bool:
+        """Whether the process was gone before it was asked, so that another one can be."""
+        return False
 
     def remedy(self) -> AgentErrorEvent | None:
         """The wish to start once more, with the warning to give, if that may cure a start that failed."""
