@@ -277,7 +277,9 @@ def test_a_missing_key_without_a_default_is_named() -> None:
 
 @pytest.mark.parametrize("kind", ["", "Text", "result", None, 1, ["text"], {}])
 def test_event_from_dict_refuses_a_type_that_is_none_of_ours(kind: object) -> None:
-    with pytest.raises(ValueError, match="^type must be one of text, thinking, tool_use, tool_result, error, done"):
+    with pytest.raises(
+        ValueError, match="^type must be one of text, thinking, tool_use, tool_result, permission, error, done"
+    ):
         event_from_dict({"type": kind, "text": "a"})
     with pytest.raises(ValueError, match="^type must be one of"):
         event_from_dict({"text": "a"})
