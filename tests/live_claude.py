@@ -63,7 +63,8 @@ class Claude:
         if not os.path.exists(self.memory):
             return []
         with open(self.memory) as file:
-            return json.loads(file.read())
+            words: list[str] = json.loads(file.read())
+        return words
 
     def remember(self, words: str) -> None:
         with open(self.memory + ".new", "w") as file:
@@ -148,6 +149,7 @@ class Claude:
         self.denials: list[dict[str, Any]] = []
         self.uuids = uuids
         self.say(type="system", subtype="init", session_id=self.session, model=self.model, permissionMode=self.mode)
+        self.remember(words)  # At once, as the real one does: a turn that dies leaves its prompt.
         if self.old:
             self.say(type="user", isReplay=True, uuid=uuids[0], message={"role": "user", "content": words})
         ended: dict[str, Any] = {"subtype": "success", "is_error": False, "terminal_reason": "completed"}
@@ -156,7 +158,6 @@ class Claude:
                 getattr(self, f"do_{name}")(*arguments)
         except Interrupted:
             ended = {"subtype": "error_during_execution", "is_error": True, "terminal_reason": "aborted_streaming"}
-        self.remember(words)
         newer = {} if self.old else {"user_message_uuids": self.uuids}
         self.say(
             type="result",
@@ -191,7 +192,7 @@ class Claude:
         self.say(type="assistant", message=message, parent_tool_use_id=None, session_id=self.session)
 
     def do_memory(self) -> None:
-        self.do_text(json.dumps(self.remembered()))
+        self.do_text(json.dumps(self.remembered()[:-1]))
 
     def do_state(self) -> None:
         self.do_text(json.dumps({"model": self.model, "mode": self.mode, "pid": os.getpid()}))

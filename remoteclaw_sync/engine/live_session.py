@@ -337,14 +337,15 @@ class LiveSession(Session):
             if not is_first or not self._begun:
                 return
             process = self.transport
-            said = self.dialect.interrupt() if self.dialect.is_ready else None
+            keeps_process = self.dialect.is_ready and not self._one_turn
+            said = self.dialect.interrupt() if keeps_process else None
             try:
                 if said is not None:
                     process.send(said)
             except UnreadInputError:
                 said = None
             if said is None:
-                process.request_end(reason)  # It has hardly begun, or has no way: another process takes over.
+                process.request_end(reason)  # There is nothing to keep, or no way to.
             else:
                 process.begin_phase(Phase.TURN, Limits(wall_clock=INTERRUPT_PATIENCE))
 
@@ -388,6 +389,7 @@ class LiveSession(Session):
                 pass
         except TimeoutError:
             self.transport.request_close()
+        self._warnings.clear()  # Of the turn that is over, and not for the consumer of the next.
 
     def _end_turn(self) -> None:
         process, outcome = self.transport, self.dialect.outcome

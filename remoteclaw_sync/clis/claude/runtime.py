@@ -94,7 +94,7 @@ class ClaudeCliRuntime(DialectRuntime):
         self._mcp_env: dict[str, str] = {}
         self._mcp_names: tuple[str, ...] = ()
 
-    def new_live_dialect(self) -> LiveDialect:
+    def new_live_dialect(self) -> LiveDialect | None:
         return ClaudeLiveDialect(self.prompt_syntax)
 
     # --- the command line -----------------------------------------------------------------------------------
