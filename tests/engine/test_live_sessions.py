@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import random
 import signal
 import threading
 from collections.abc import Callable, Iterable
@@ -478,6 +479,29 @@ def test_a_deadline_holds_for_one_turn_alone(tmp_path: Path) -> None:
         session.run("first")
         events, result = finished(session.execute(steps(["text", "a"], ["hang"]), deadline=0.2))
         assert (codes(events), result.error_subtype, result.text) == (["DEADLINE_EXCEEDED"], "timeout", "a")
+        assert remembered(session)[0] == "first"
+
+
+def test_aborts_and_kills_at_any_time_lose_no_done_and_mix_nothing(tmp_path: Path) -> None:
+    chance = random.Random(14)
+    with open_session(tmp_path) as session:
+        session.run("first")
+        for number in range(60):
+            words = f"{number}"
+            trouble = chance.choice(["none", "none", "abort", "kill", "close"])
+            run = session.start(steps(["text", words], ["sleep", 0.005], ["text", words]))
+            timer = threading.Timer(chance.random() * 0.02, {"abort": run.abort, "close": run.close}.get(trouble, int))
+            timer.start()
+            if trouble == "kill" and session.pid is not None:
+                kill(session)
+            told = list(run)
+            timer.join()
+            ends = [event.type for event in told].count("done")
+            assert ends == 1 or (trouble == "close" and ends == 0)
+            assert {event.text for event in told if event.type == "text"} <= {words, "\n\n" + words}
+            if trouble in ("none", "kill"):
+                assert rest(told).ok
+        assert session.run("last").text == "re: last"
         assert remembered(session)[0] == "first"
 
 
