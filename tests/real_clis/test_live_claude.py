@@ -19,6 +19,7 @@ from remoteclaw_sync import (
     ClaudeCliRuntime,
     Deny,
     PermissionRequest,
+    SessionFields,
 )
 from tests.fakes import codes, done, finished, wait_until
 from tests.real_clis.bench import Bench
@@ -274,3 +275,75 @@ def test_a_prompt_is_text_in_every_turn(bench: Bench) -> None:
         for prompt in prompts:
             assert session.run(prompt).ok
     assert [request.prompt for request in bench.server.requests] == list(prompts)
+
+
+def test_a_question_of_the_model_is_answered_by_approve(bench: Bench) -> None:
+    options = [{"label": "Blue", "description": "cold"}, {"label": "Red", "description": "warm"}]
+    question = {"question": "Which colour?", "header": "Colour", "multiSelect": False, "options": options}
+    call = ToolCall("AskUserQuestion", {"questions": [question]}, "toolu_q")
+    bench.server.script([Turn(tool_calls=[call]), Turn(text="Blue it is.")])
+    asked: list[PermissionRequest] = []
+
+    def approve(request: PermissionRequest) -> Allow:
+        asked.append(request)
+        return Allow(answers={"Which colour?": "Blue"})
+
+    with ClaudeCliRuntime().open_session(working_directory=bench.workdir, approve=approve) as session:
+        assert session.run("ask me").text == "Blue it is."
+    assert [one["question"] for one in asked[0].questions] == ["Which colour?"]
+    (answer,) = bench.server.requests[1].tool_results
+    assert "Blue" in answer.text
+
+
+def test_deny_and_stop_ends_the_turn_and_keeps_the_process(bench: Bench) -> None:
+    bench.server.script([Turn(tool_calls=[shell("touch never", "toolu_a")]), Turn(text="Still here.")])
+    fields: SessionFields = {"working_directory": bench.workdir, "approve": lambda request: Deny("Enough.", stop=True)}
+    with ClaudeCliRuntime().open_session(**fields) as session:
+        result = done(session.execute("do it"))
+        pid = session.pid
+        assert (result.aborted, result.permission_denials[0].reason) == (True, "Enough.")
+        assert session.run("and now?").text == "Still here."
+        assert session.pid == pid
+    assert not (bench.workdir / "never").exists()
+
+
+def test_without_approve_a_call_that_needs_permission_is_refused_and_told(bench: Bench) -> None:
+    bench.server.script([Turn(tool_calls=[shell("touch never", "toolu_a")]), Turn(text="Pity.")])
+    with ClaudeCliRuntime(transport="live").start("do it", working_directory=bench.workdir) as run:
+        result = done(run)
+    assert (result.ok, result.text) == (True, "Pity.")
+    assert [denial.tool_id for denial in result.permission_denials] == ["toolu_a"]
+    assert not (bench.workdir / "never").exists()
+
+
+def test_read_only_is_as_strict_as_in_a_one_shot_run(bench: Bench) -> None:
+    bench.server.script([Turn(tool_calls=[shell("touch never", "toolu_a")]), Turn(text="Pity.")])
+    fields: SessionFields = {"working_directory": bench.workdir, "approve": lambda request: True}
+    with ClaudeCliRuntime().open_session(permission_mode="read-only", **fields) as session:
+        result = session.run("do it")
+    assert [denial.tool for denial in result.permission_denials] == ["Bash"]
+    assert "Bash" not in bench.server.requests[0].tools
+    assert not (bench.workdir / "never").exists()
+
+
+def test_an_idle_process_is_let_go_and_the_conversation_goes_on(bench: Bench) -> None:
+    bench.server.script([Turn(text="One."), Turn(text="Two.")])
+    with ClaudeCliRuntime().open_session(working_directory=bench.workdir, idle_timeout=0.3) as session:
+        session.run("first words")
+        assert wait_until(lambda: session.pid is None)
+        assert wait_until(lambda: bench.processes() == {})
+        assert session.run("second words").text == "Two."
+    assert bench.server.requests[1].occurrences("first words") == 1
+
+
+def test_a_generator_that_is_left_in_mid_turn_leaves_the_process_usable(bench: Bench) -> None:
+    hold = Hold()
+    bench.server.script([Turn(text=["Half", hold, "."]), Turn(text="Whole.")])
+    with ClaudeCliRuntime().open_session(working_directory=bench.workdir) as session:
+        events = session.execute("first words")
+        while next(events).type != "text":
+            pass
+        pid = session.pid
+        events.close()
+        assert session.run("second words").text == "Whole."
+        assert session.pid == pid
