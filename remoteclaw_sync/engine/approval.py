@@ -38,12 +38,12 @@ def decide(approve: Approve | None, request: PermissionRequest) -> Allow | Deny:
     return Deny(REFUSED)
 
 
-def what_is_remembered(request: PermissionRequest) -> str | None:
+def what_is_remembered(request: PermissionRequest) -> tuple[str, str] | None:
     """By what a request is known again after `Allow(remember=True)`; None if it never is (a question to the user)."""
-    if request.questions:
+    commands = [request.input[key] for key in COMMAND_KEYS if key in request.input]
+    if request.questions or not all(isinstance(command, str) for command in commands):
         return None
-    command = next((request.input[key] for key in COMMAND_KEYS if key in request.input), None)
-    return json.dumps([request.tool_name, command], default=str, sort_keys=True)
+    return request.tool_name, "\0".join(commands)
 
 
 def _is_json(decision: Allow) -> bool:

@@ -20,7 +20,7 @@ from ..process.ending import EndLatch, EndReason
 from ..process.launch import Limits, Phase, SpawnFailure, UnreadInputError
 from ..types import AgentErrorEvent, AgentExecuteParams, Allow, Deny, PermissionMode, PermissionRequest
 from .agent import Agent
-from .approval import what_is_remembered
+from .approval import FAILED, what_is_remembered
 from .live_dialect import LiveDialect
 from .outcome import Closing
 from .reader import Reader
@@ -62,7 +62,7 @@ class LiveSession(Session):
         self._process: Transport | None = None  # The one that serves, or may serve the next turn.
         self._mode_at_start: PermissionMode = fields.permission_mode
         self._latch = EndLatch()
-        self._remembered: set[str] = set()
+        self._remembered: set[tuple[str, str]] = set()
         self._warnings: list[AgentErrorEvent] = []
         self._listener: AbortListener | None = None
         self._due: float | None = None
@@ -292,12 +292,16 @@ class LiveSession(Session):
             known_by = what_is_remembered(request)
             if known_by is not None:
                 self._remembered.add(known_by)
-        self._send(self.dialect.answer(request, decision))
+        try:
+            said = self.dialect.answer(request, decision)
+        except Exception:  # noqa: BLE001 - whatever it is (nested too deep), the CLI must not be left waiting
+            said = self.dialect.answer(request, Deny(FAILED))
+        self._send(said)
 
     def remembers(self, request: PermissionRequest) -> bool:
         if what_is_remembered(request) not in self._remembered:
             return False
-        self._send(self.dialect.answer(request, Allow()))
+        self.answer(request, Allow())
         return True
 
     def _say(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -189,3 +190,11 @@ def test_a_single_run_asks_too(tmp_path: Path) -> None:
     approve = Approver()
     result = runtime(tmp_path).run(steps(ASK, ["text", "done"]), approve=approve, working_directory=tmp_path)
     assert (len(approve.asked), result.text, result.exit_code) == (1, "done", 0)
+
+
+def test_input_that_cannot_be_sent_back_is_a_refusal_and_not_a_hang(tmp_path: Path) -> None:
+    deep: Any = "ls"
+    for _ in range(sys.getrecursionlimit()):
+        deep = [deep]
+    _, result, tool = answered(tmp_path, lambda request: Allow({"command": deep}))
+    assert (tool.is_error, result.ok) == (True, True)

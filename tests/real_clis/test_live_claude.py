@@ -318,8 +318,12 @@ def test_without_approve_a_call_that_needs_permission_is_refused_and_told(bench:
 
 def test_read_only_is_as_strict_as_in_a_one_shot_run(bench: Bench) -> None:
     bench.server.script([Turn(tool_calls=[shell("touch never", "toolu_a")]), Turn(text="Pity.")])
-    fields: SessionFields = {"working_directory": bench.workdir, "approve": lambda request: True}
-    with ClaudeCliRuntime().open_session(permission_mode="read-only", **fields) as session:
+    fields: SessionFields = {
+        "working_directory": bench.workdir,
+        "permission_mode": "read-only",
+        "approve": lambda request: True,
+    }
+    with ClaudeCliRuntime().open_session(**fields) as session:
         result = session.run("do it")
     assert [denial.tool for denial in result.permission_denials] == ["Bash"]
     assert "Bash" not in bench.server.requests[0].tools

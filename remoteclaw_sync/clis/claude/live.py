@@ -117,17 +117,20 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
         return self._request("end_session")
 
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> bytes:
-        asked = self._open.pop(request.id, None)
+        asked = self._open.get(request.id)
         if asked is None:
             return b""  # Claude has withdrawn it.
         if isinstance(decision, Deny):
             stop = {"interrupt": True} if decision.stop else {}
-            return _response(request.id, {"behavior": "deny", "message": decision.message, **stop})
-        # All of the input, changed or not: Claude up to 2.1.206 refuses an answer without it.
-        allowed = dict(asked if decision.input is None else decision.input)
-        if decision.answers is not None:
-            allowed["answers"] = dict(decision.answers)
-        return _response(request.id, {"behavior": "allow", "updatedInput": allowed})
+            said = _response(request.id, {"behavior": "deny", "message": decision.message, **stop})
+        else:
+            # All of the input, changed or not: Claude up to 2.1.206 refuses an answer without it.
+            allowed = dict(asked if decision.input is None else decision.input)
+            if decision.answers is not None:
+                allowed["answers"] = dict(decision.answers)
+            said = _response(request.id, {"behavior": "allow", "updatedInput": allowed})
+        del self._open[request.id]
+        return said
 
     def _request(self, subtype: str, **fields: Any) -> bytes:
         number = f"rc-{next(self._numbers)}"
