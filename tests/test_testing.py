@@ -149,3 +149,16 @@ def test_a_users_test_suite_passes_with_the_fixture_imported_in_its_conftest(tmp
         sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--basetemp", temporary, "--rootdir", suite, suite]))
     """
     assert "1 passed" in run_host(code, str(tmp_path), str(tmp_path / "temporary"))
+
+
+def test_a_fake_claude_serves_a_live_session(tmp_path: Path) -> None:
+    claude = write_fake_cli(tmp_path, "claude", "One.", FakeAnswer("Two.", tools=[ToolCall("bash", {}, "out")]))
+    runtime = create_cli_runtime("claude", command=claude.path)
+    with runtime.open_session(session_id="mine") as session:
+        results = [session.run(words) for words in ("first", "second", "third")]
+    assert [(result.text, result.session_id) for result in results] == [
+        ("One.", "mine"),
+        ("Two.", "mine"),
+        ("Two.", "mine"),
+    ]
+    assert [call.stdin for call in claude.calls] == ["first", "second", "third"]

@@ -39,8 +39,10 @@ class Fake:
         session_id: that of its sessions, if the test does not ask for another.
         resumed: a pattern with one group, the session that is resumed, for its arguments with a NUL between each two.
         lines: the lines by which it tells of a script, its last word included.
+        stays: the argument with which it stays and answers one prompt after the other; "": it never does.
     """
 
     session_id: str
     resumed: str
     lines: Callable[[Script], Iterator[Line]]
+    stays: str = ""

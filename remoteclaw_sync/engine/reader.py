@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 from .. import errors
@@ -48,24 +48,30 @@ class Reader:
         self._max_line_bytes = max_line_bytes
         self._framer = LineFramer(max_line_bytes)
         self._lines_skipped = 0
-        self._at_end = False
+        self.at_end = False
         self.preamble = Preamble()
+        # What of the last chunk has not been taken yet: a turn may be left in the middle of it.
+        self.rest: Iterator[Any] = iter(())
 
-    def next_items(self) -> Iterable[Any] | None:
-        """What the CLI has written next; None when it is gone or nobody wants to hear more. Blocks."""
+    def next_items(self, timeout: float | None = None) -> Iterator[Any] | None:
+        """What the CLI has written next; None when it is gone or nobody wants to hear more. Blocks.
+
+        Raises TimeoutError if nothing has come within `timeout` seconds.
+        """
         ending = self._transport.ending
-        if self._at_end or ending.backlog_unwanted:
+        if self.at_end or ending.backlog_unwanted:
             return None
-        chunk = self._transport.receive()
-        self._at_end = chunk is None
+        chunk = self._transport.receive(timeout)
+        self.at_end = chunk is None
         block = self._framer.flush_block() if chunk is None else self._framer.push_block(chunk)
         if ending.backlog_unwanted:
             return None
         if block is None:
-            return ()
+            return iter(())
         if not self.preamble.is_over:
             self.preamble.push(block)
-        return itertools.chain.from_iterable(map(self._parse, pieces_of(block)))
+        self.rest = itertools.chain.from_iterable(map(self._parse, pieces_of(block)))
+        return self.rest
 
     def skipped(self) -> AgentErrorEvent | None:
         """An error, if lines have been too long since this was last asked."""

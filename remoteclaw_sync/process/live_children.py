@@ -14,7 +14,7 @@ from .host import after_fork
 class Closable(Protocol):
     """What the registry needs of a child."""
 
-    def request_close(self) -> None: ...
+    def begin_exit(self) -> None: ...
     def close(self) -> object: ...
     def forget_after_fork(self) -> None: ...
 
@@ -53,7 +53,7 @@ def _close_all() -> None:
     # A generator's `finally` at interpreter exit is too late for file work, and a daemon thread is simply stopped.
     children = list(_live)
     for child in children:
-        child.request_close()
+        child.begin_exit()
     for child in children:
         child.close()
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from remoteclaw_sync import AgentPermissionEvent, AgentTextEvent, PermissionRequest
 from remoteclaw_sync.cli.terminal_text import clean, shorten, width
+from remoteclaw_sync.cli.views import TextView
 from remoteclaw_sync.testing import FakeAnswer, ToolCall, write_fake_cli
 from tests.cli.shell import SEQUENCE, Terminal, display_width, environment
 
@@ -203,3 +205,12 @@ def test_what_a_terminal_would_obey_is_taken_out(raw: str, harmless: str) -> Non
 def test_a_line_is_cut_by_columns_not_by_characters(text: str, columns: int, short: str) -> None:
     assert shorten(text, columns) == short
     assert width(short) <= columns
+
+
+def test_a_request_for_permission_leaves_the_answer_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    view = TextView()
+    asked = AgentPermissionEvent(PermissionRequest("r1", "Ba\x1bsh", "t1"))
+    for event in (AgentTextEvent("a"), asked, AgentTextEvent("b")):
+        view.show(event)
+    view.close()
+    assert capsys.readouterr().out.strip() == "ab"
