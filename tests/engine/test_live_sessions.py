@@ -317,6 +317,24 @@ def test_a_generator_that_is_closed_in_mid_turn_interrupts_and_leaves_the_sessio
         assert session.pid == pid
 
 
+def test_ctrl_c_in_mid_turn_leaves_the_session_usable(tmp_path: Path) -> None:
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with open_session(tmp_path) as session:
+            session.run("first")
+            pid = session.pid
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(KeyboardInterrupt):
+                session.run(steps(["text", "a"], ["hang"]))
+            assert session.run("next").text == "re: next"
+            assert session.pid == pid
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_abort_of_a_turn_that_is_over_does_not_touch_the_next(tmp_path: Path) -> None:
     with open_session(tmp_path) as session:
         run = session.start("first")

@@ -351,3 +351,29 @@ def test_a_generator_that_is_left_in_mid_turn_leaves_the_process_usable(bench: B
         events.close()
         assert session.run("second words").text == "Whole."
         assert session.pid == pid
+
+
+def test_a_conversation_that_claude_begins_anew_is_followed(bench: Bench) -> None:
+    bench.server.script([Turn(text="One."), Turn(text="Two."), Turn(text="Three.")])
+    with ClaudeCliRuntime().open_session(working_directory=bench.workdir) as session:
+        session.run("first words")
+        first = session.session_id
+        cleared = session.run("/clear", prompt_syntax="cli", check=False)
+        assert not cleared.aborted
+        assert session.run("second words").text == "Two."
+        assert session.session_id != first
+        assert bench.server.requests[1].occurrences("first words") == 0
+        kill(session)
+        assert session.run("third words").text == "Three."
+        assert bench.server.requests[2].occurrences("second words") == 1
+
+
+def test_a_turn_that_runs_out_of_time_ends_its_process_and_not_the_conversation(bench: Bench) -> None:
+    bench.server.script([Turn(text="One."), Hang(after_headers=True)])
+    with ClaudeCliRuntime().open_session(working_directory=bench.workdir) as session:
+        session.run("first words")
+        events, result = finished(session.execute("second words", deadline=2))
+        assert (codes(events), result.error_subtype) == (["DEADLINE_EXCEEDED"], "timeout")
+        bench.server.script([Turn(text="Three.")])
+        assert session.run("third words").text == "Three."
+        assert bench.server.requests[-1].occurrences("first words") == 1
