@@ -64,7 +64,7 @@ FLOORS = {
     "redaction": "known letters < secrets < prompts < scrubber",
     "tool_server": "docstrings relay schema < __main__ tools < messaging protocol < server",
     "web": "door sse < background < journal < detached < streams < frameworks < page",
-    "wire": "fields json_lines",
+    "wire": "fields json_lines < jsonrpc",
 }
 
 THIRD_PARTY = {"attrs", "tomli_w"}  # install_requires
