@@ -100,7 +100,9 @@ class Peer:
 
     def _say(self, message: Message) -> None:
         # ASCII: a lone surrogate would otherwise be no UTF-8, and U+2028 the end of a line for some readers.
-        self.outbox.append(json.dumps({**self._envelope, **message}).encode() + b"\n")
+        line = json.dumps({**self._envelope, **message}).encode() + b"\n"
+        with self._lock:
+            self.outbox.append(line)
 
     def take(self) -> bytes:
         """All that is to be sent."""

@@ -15,7 +15,8 @@ def sent(peer: Peer) -> list[dict[str, Any]]:
 
 
 def test_an_answer_finds_the_one_who_asked() -> None:
-    peer, heard = Peer(), []
+    peer = Peer()
+    heard: list[Answered | Failed] = []
     first = peer.request("one", {"a": 1}, heard.append)
     second = peer.request("two")
     assert sent(peer) == [
@@ -30,7 +31,8 @@ def test_an_answer_finds_the_one_who_asked() -> None:
 
 
 def test_an_error_is_the_answer_of_the_request_it_names() -> None:
-    peer, heard = Peer(), []
+    peer = Peer()
+    heard: list[Answered | Failed] = []
     number = peer.request("one", then=heard.append)
     peer.feed({"id": number, "error": {"code": -32600, "message": "no", "data": {"why": "so"}}})
     assert heard == [Failed(number, "one", -32600, "no", {"why": "so"})]
