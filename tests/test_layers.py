@@ -51,7 +51,7 @@ FLOORS = {
     " < completion dispatch views < doctor mcp_options serve show < replay run < providers",
     "clis": "facts < dialect fake mcp_entries shared < registry",
     "clis.claude": "facts < fake mcp messages < dialect < live < runtime",
-    "clis.codex": "facts < fake items mcp rollout stderr < dialect < runtime",
+    "clis.codex": "facts < app_items fake items litter mcp rollout stderr < dialect < app_server < runtime",
     "clis.gemini": "facts < failures fake mcp prompt sessions < dialect < runtime",
     "clis.opencode": "facts < fake stderr store < mcp two < config errors < dialect < runtime",
     "config_files": "jsonc private_file < config_edit < borrowed",

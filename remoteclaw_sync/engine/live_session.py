@@ -389,6 +389,7 @@ class LiveSession(Session):
         outcome = self.dialect.outcome
         for item in self.reader.rest:
             self._take(item)
+        self._say()
         try:
             while outcome.terminal is None and self._feed(max(give_up_at - time.monotonic(), 0.0)):
                 pass

@@ -586,7 +586,7 @@ def test_a_single_live_run_ends_its_process(tmp_path: Path) -> None:
     assert not alive(pid)
 
 
-@pytest.mark.parametrize("provider", ["gemini", "codex", "opencode", "demo"])
+@pytest.mark.parametrize("provider", ["gemini", "opencode", "demo"])
 def test_a_cli_without_live_sessions_says_so_in_the_call(provider: str) -> None:
     for ask in (
         create_cli_runtime(provider).open_session,

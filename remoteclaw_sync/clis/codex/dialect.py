@@ -254,11 +254,15 @@ class CodexDialect(Dialect):
 
 
 def _used_by_this_run(line: Message, before: AgentUsage | None) -> AgentUsage | None:
-    """`usage` counts from the thread's beginning. None if it is not known how much of it is older."""
+    """`usage` counts from the thread's beginning."""
     counts = mapping(line, "usage")
-    if not counts or before is None:
+    return used_since(before, usage_of(counts)) if counts else None
+
+
+def used_since(before: AgentUsage | None, total: AgentUsage) -> AgentUsage | None:
+    """What was used since then. None if it is not known how much of the total is older."""
+    if before is None:
         return None
-    total = usage_of(counts)
     used = AgentUsage(
         total.input_tokens - before.input_tokens,
         total.output_tokens - before.output_tokens,

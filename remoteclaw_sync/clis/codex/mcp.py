@@ -51,8 +51,7 @@ def inject(
     tool_timeout: float | None,
 ) -> list[str]:
     """Make the servers known to the run; returns the arguments it takes. Raises RunSetupError."""
-    limit = LONGEST_CALL_SECONDS if tool_timeout is None else min(tool_timeout, LONGEST_CALL_SECONDS)
-    entries = codex_entries(servers, required=True, tool_timeout=limit)
+    entries = codex_entries(servers, required=True, tool_timeout=_call_limit(tool_timeout))
     config = home / "config.toml"
     if borrow_config or _names_in(config) & set(servers):
         # Overrides and profiles merge field by field: an entry of the same name would become a mixture.
@@ -67,6 +66,19 @@ def inject(
     # Arguments are there for every user to read; this file only for its owner, and only until Codex has read it.
     profile = _new_profile(home, tomli_w.dumps({"mcp_servers": entries}).encode(), resources)
     return [f"{PROFILE_FLAG}{Path(profile.path).name.removesuffix(PROFILE_SUFFIX)}"]
+
+
+def thread_entries(servers: Servers, home: Path, *, tool_timeout: float | None) -> dict[str, Any]:
+    """For the configuration of a live session's thread. Raises RunSetupError."""
+    for name in sorted(_names_in(home / "config.toml") & set(servers)):
+        # Codex would mix both, field by field.
+        message = f"mcp_servers: config.toml has a server {name!r} too; a live session needs another name for its own"
+        raise errors.RunSetupError(errors.MCP_CONFIG_ERROR, message)
+    return codex_entries(servers, required=True, tool_timeout=_call_limit(tool_timeout))
+
+
+def _call_limit(tool_timeout: float | None) -> float:
+    return LONGEST_CALL_SECONDS if tool_timeout is None else min(tool_timeout, LONGEST_CALL_SECONDS)
 
 
 def _new_profile(home: Path, data: bytes, resources: RunResources) -> PrivateFile:

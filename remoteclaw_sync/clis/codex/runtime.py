@@ -1,4 +1,4 @@
-"""Codex (`codex exec --json`, as of 0.169.0)."""
+"""Codex (`codex exec --json`, and for live sessions `codex app-server`, as of 0.169.0)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Unpack, get_args
 
 from ... import errors
 from ..._values import check_choice, check_flag
+from ...engine.live_dialect import LiveDialect
 from ...engine.resources import RunResources
 from ...process.environment import host_environment
 from ...runtime import DEFAULT_TIMEOUT, CliOptions, RuntimeOptions
@@ -23,8 +24,10 @@ from ..dialect import DialectRuntime, McpConfigMode, check_mcp_config
 from ..mcp_entries import Servers, check_distinct
 from ..shared import image_type, prompt_with_its_bom
 from . import mcp as codex_mcp
+from .app_server import KEY_IN_MEMORY, SERVER_CONFIG, CodexLiveDialect, ThreadSettings
 from .dialect import CodexDialect
 from .facts import FACTS, codex_home
+from .litter import absent_folders, remove_empty
 from .mcp import inline_toml
 from .rollout import read_record
 
@@ -38,6 +41,8 @@ SANDBOX_ARGS: dict[str, tuple[str, ...]] = {
     "accept-edits": ("--sandbox=workspace-write",),
     "bypass": ("--dangerously-bypass-approvals-and-sandbox",),
 }
+
+NO_ENDLESS_RETRIES = "features.unbounded_connection_retries=false"
 
 # Set by an outer Codex for the commands it runs; they tell of its thread, its call and its sandbox.
 OUTER_RUN_VARIABLES = (
@@ -111,6 +116,9 @@ class CodexCliRuntime(DialectRuntime):
         self._failed_servers: set[str] = set()
         self._has_profile_files = True
 
+    def new_live_dialect(self) -> LiveDialect | None:
+        return CodexLiveDialect()
+
     # --- the command -----------------------------------------------------------------------------------------
 
     def check_params(self, params: AgentExecuteParams) -> None:
@@ -122,8 +130,11 @@ class CodexCliRuntime(DialectRuntime):
 
     def enter_run(self, params: AgentExecuteParams, resources: RunResources) -> None:
         """Look up the thread that is to be resumed, make the images' paths safe, and bring the MCP servers in."""
-        self._images = _safe_image_paths(params, resources)
         self._find_thread(params)
+        if self.is_live:
+            self._settle(params, resources)
+            return
+        self._images = _safe_image_paths(params, resources)
         self._servers = {
             name: server for name, server in params.mcp_servers.items() if name not in self._failed_servers
         }
@@ -141,6 +152,29 @@ class CodexCliRuntime(DialectRuntime):
                 tool_timeout=self.tool_timeout,
             )
 
+    def _settle(self, params: AgentExecuteParams, resources: RunResources) -> None:
+        """What the app server is told of the thread, by its stdin: nothing of it is on the command line."""
+        assert isinstance(self.dialect, CodexLiveDialect)
+        cwd = os.path.abspath(params.working_directory or os.getcwd())
+        resources.callback(remove_empty, absent_folders(cwd, {**host_environment(), **params.env}))
+        self.dialect.settings = ThreadSettings(
+            cwd=cwd,
+            model=params.model,
+            mode=params.permission_mode,
+            instructions=params.system_prompt,
+            config=self._thread_config(params, cwd),
+            servers=codex_mcp.thread_entries(params.mcp_servers, _codex_home(params), tool_timeout=self.tool_timeout),
+            api_key=_key(params),
+        )
+
+    def _thread_config(self, params: AgentExecuteParams, cwd: str) -> dict[str, Any]:
+        """Have Codex not write into config.toml that it trusts this folder, as it does when it may write there."""
+        env = {**host_environment(), **params.env}
+        is_trusted = FACTS.trusts is not None and FACTS.trusts(env, cwd)
+        if params.permission_mode in ("default", "read-only") or is_trusted:
+            return {}
+        return {"projects": {cwd: {"trust_level": "untrusted"}}}
+
     def _find_thread(self, params: AgentExecuteParams) -> None:
         if params.session_id is None:
             return
@@ -153,6 +187,8 @@ class CodexCliRuntime(DialectRuntime):
         self._instructions_ignored = bool(record.instructions) and not record.began_with(params.system_prompt)
 
     def build_args(self, params: AgentExecuteParams) -> list[str]:
+        if self.is_live:
+            return self._server_args(params)
         # Extra arguments first: a variadic one (`-i FILE...`) at their end would swallow `resume`.
         args = ["exec", *params.extra_args, "--json", "--color=never", "--skip-git-repo-check"]
         if params.model is not None:
@@ -164,12 +200,20 @@ class CodexCliRuntime(DialectRuntime):
             return [*args, "resume", "--", params.session_id.lower(), "-"]
         return [*args, "--", "-"]
 
+    def _server_args(self, params: AgentExecuteParams) -> list[str]:
+        config = [*SERVER_CONFIG]
+        if not self.wait_for_network:
+            config.append(NO_ENDLESS_RETRIES)
+        if _key(params) is not None:
+            config.append(KEY_IN_MEMORY)
+        return ["app-server", *(f"--config={setting}" for setting in config), *params.extra_args]
+
     def _config_overrides(self, params: AgentExecuteParams) -> Iterator[str]:
         """Settings for this run, on top of the user's files. Never a secret: other users can read arguments."""
         if params.system_prompt is not None:
             yield f"developer_instructions={inline_toml(params.system_prompt)}"
         if not self.wait_for_network:
-            yield "features.unbounded_connection_retries=false"
+            yield NO_ENDLESS_RETRIES
 
     def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
         return dict.fromkeys(OUTER_RUN_VARIABLES)
@@ -206,6 +250,13 @@ class CodexCliRuntime(DialectRuntime):
 def _codex_home(params: AgentExecuteParams) -> Path:
     """Where the CLI of this run keeps its threads."""
     return Path(params.working_directory or ".", codex_home({**host_environment(), **params.env}))
+
+
+def _key(params: AgentExecuteParams) -> str | None:
+    """The key in the environment: `exec` takes it by itself, the app server does not."""
+    env = {**host_environment(), **params.env}
+    found = (env.get(name) for name in FACTS.key_variables)
+    return next((key for key in found if key), None)
 
 
 def _safe_image_paths(params: AgentExecuteParams, resources: RunResources) -> list[str]:

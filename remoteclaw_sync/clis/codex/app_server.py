@@ -1,0 +1,693 @@
+"""Codex's app server, as of 0.169.0: JSON-RPC by lines, both ways, while a process stays.
+
+One process serves one session. A turn may be told of before and after its time: what belongs to a turn that is over is
+known by its id, and dropped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from ... import errors
+from ..._version import __version__
+from ...engine.approval import FAILED, NOBODY_TO_ASK, REFUSED
+from ...engine.classify import classify_error
+from ...engine.dialect import Extracted
+from ...engine.live_dialect import LiveDialect
+from ...engine.outcome import Closing, Ended, RunOutcome
+from ...types import (
+    AgentErrorEvent,
+    AgentEvent,
+    AgentExecuteParams,
+    AgentPermissionEvent,
+    AgentTextEvent,
+    AgentThinkingEvent,
+    AgentUsage,
+    Allow,
+    Deny,
+    ErrorSubtype,
+    PermissionDenial,
+    PermissionMode,
+    PermissionRequest,
+)
+from ...versions import is_below
+from ...wire.fields import Message, integer, items, mapping, strings, text, wording
+from ...wire.jsonrpc import METHOD_NOT_FOUND, Answered, Called, Failed, Peer, RequestId
+from . import mcp as codex_mcp
+from .app_items import as_exec_item
+from .dialect import EXIT_SUBTYPES, RETRY_WORD, CodexDialect, used_since
+from .facts import FACTS
+from .items import TOOL_ITEMS
+
+# Nothing on the network but the model, no turns that nobody has asked for, and a thread is free when we leave it.
+# (Codex ignores what it does not know here.)
+SERVER_CONFIG = (
+    "features.plugins=false",
+    "features.apps=false",
+    "features.goals=false",
+    "thread_unload_delay_secs=0",
+    "check_for_update_on_startup=false",
+    "analytics.enabled=false",
+)
+KEY_IN_MEMORY = 'cli_auth_credentials_store="ephemeral"'  # Otherwise a login with a key would be written to auth.json.
+
+NEEDED = FACTS.support[0].least  # Older ones have an app server that speaks in other words, or none.
+USER_AGENT = re.compile(r"[^/]+/(\d+(?:\.\d+)+)")
+RETRIES_BYTES = 8_192
+STOCK_WORDS = (REFUSED, NOBODY_TO_ASK, FAILED)  # They say no more than Codex itself does.
+
+# In `thread/start`. "default" leaves the sandbox to the user's configuration: a read-only one if that has none.
+THREAD_MODES: Mapping[PermissionMode, Mapping[str, str]] = {
+    "default": {"approvalPolicy": "on-request"},
+    "read-only": {"approvalPolicy": "never", "sandbox": "read-only"},
+    "accept-edits": {"approvalPolicy": "on-request", "sandbox": "workspace-write"},
+    "bypass": {"approvalPolicy": "never", "sandbox": "danger-full-access"},
+}
+# In `turn/start`.
+READ_ONLY: Mapping[str, Any] = {"type": "readOnly", "networkAccess": False}
+WORKSPACE_WRITE: Mapping[str, Any] = {
+    "type": "workspaceWrite",
+    "writableRoots": [],
+    "networkAccess": False,
+    "excludeTmpdirEnvVar": False,
+    "excludeSlashTmp": False,
+}
+TURN_SANDBOXES: Mapping[PermissionMode, Mapping[str, Any]] = {
+    "read-only": READ_ONLY,
+    "accept-edits": WORKSPACE_WRITE,
+    "bypass": {"type": "dangerFullAccess"},
+}
+
+COMMAND_REQUEST = "item/commandExecution/requestApproval"
+CHANGE_REQUEST = "item/fileChange/requestApproval"
+MCP_REQUEST = "mcpServer/elicitation/request"
+QUESTION_REQUEST = "item/tool/requestUserInput"
+QUESTION_TOOL = "request_user_input"
+
+NO_BUBBLEWRAP = "Codex could not find bubblewrap"  # It has one of its own, and takes that.
+RETRACTED = "codex has taken back the text before this and begun its answer anew"
+NO_OTHER_INPUT = "codex cannot change the arguments of a call, so it was refused"
+NO_FORMS = "an MCP server asked the user to fill in a form, which was declined"
+NO_MODEL_OF_ITS_OWN = "codex keeps the model of its thread: give set_model() a name"
+
+
+@attrs.frozen(kw_only=True)
+class ThreadSettings:
+    """What a session's thread is begun or resumed with."""
+
+    cwd: str
+    model: str | None = None
+    mode: PermissionMode = "default"
+    instructions: str | None = None
+    config: Mapping[str, Any] = attrs.field(factory=dict)
+    servers: Mapping[str, Any] = attrs.field(factory=dict, repr=False)  # MCP servers, as entries of its configuration.
+    api_key: str | None = attrs.field(default=None, repr=False)
+
+    def params(self, failed_servers: set[str]) -> dict[str, Any]:
+        servers = {name: entry for name, entry in self.servers.items() if name not in failed_servers}
+        config = {**self.config, **({"mcp_servers": servers} if servers else {})}
+        optional = {"model": self.model, "developerInstructions": self.instructions, "config": config or None}
+        given = {name: value for name, value in optional.items() if value is not None}
+        return {"cwd": self.cwd, **THREAD_MODES[self.mode], **given}
+
+
+class CodexLiveDialect(LiveDialect, CodexDialect):
+    """Talks with one `codex app-server`."""
+
+    HANDLERS = {}  # Messages have a method and no type.
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = ThreadSettings(cwd="/")
+        self._peer = Peer(envelope=False)
+        self._initialized = False
+        self._thread: str | None = None
+        self._is_asking = False  # For the thread.
+        self._handshake_over = False
+        self._failed_servers: set[str] = set()
+        self._own_model: str | None = None
+        self._own_sandbox: Mapping[str, Any] = READ_ONLY
+        self._overrides: dict[str, Any] = {}  # For the next turn and those after it.
+        self._warnings: list[AgentEvent] = []  # To be told with the next event.
+        self._total: AgentUsage | None = None  # Tokens of the whole thread up to now.
+        self._children: dict[str, str] = {}  # Threads of sub-agents: the turn that runs.
+        self._old_turns: set[str] = set()
+        self._new_turn()
+
+    def _new_turn(self) -> None:
+        self._prompt: list[Message] | None = None  # What waits for the thread.
+        self._turn: str | None = None
+        self._has_begun = False  # Codex takes interrupts of the turn by its id.
+        self._interrupted = False
+        self._ended: Message | None = None  # The turn, when it is over, while words are on the way.
+        self._steers: list[str] = []  # Words on the way.
+        self._early_steers: list[str] = []
+        self._counted = False
+        self._asked: dict[str, tuple[RequestId, str, Message]] = {}
+        self._calls: dict[str, Message] = {}  # Items of tool calls, as they began.
+        self._refused: set[str] = set()  # Calls whose denial is known already.
+        self._words: dict[str, list[str]] = {}  # Of messages that are not complete.
+        self._repeats = ""  # Text of a message that was given up: a new attempt may say the same again.
+        self._attempt = ""  # What the new one has said of it.
+        self._thought: set[str] = set()
+        self._open_tools.clear()
+        self._closed_tools.clear()
+        self._failure_told = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self._handshake_over
+
+    @property
+    def has_unanswered(self) -> bool:
+        return bool(self._steers)
+
+    # --- what is said to Codex ------------------------------------------------------------------------------
+
+    def opening(self) -> bytes:
+        about_us = {"name": "remoteclaw_sync", "title": None, "version": __version__}
+        capabilities = {"experimentalApi": True, "optOutNotificationMethods": ["account/rateLimits/updated"]}
+        self._peer.request("initialize", {"clientInfo": about_us, "capabilities": capabilities}, self._on_initialized)
+        return self._peer.take()
+
+    def begin_turn(self, params: AgentExecuteParams) -> bytes:
+        self.outcome = RunOutcome(session_id=self.outcome.session_id)
+        if self._turn is not None:
+            self._old_turns.add(self._turn)
+        self._new_turn()
+        if self._total is not None:
+            self._used_before = self._total
+        self._prompt = [
+            {"type": "text", "text": params.prompt},
+            *({"type": "localImage", "path": os.path.abspath(image)} for image in params.images),
+        ]
+        if self._thread is not None:
+            self._send_prompt()
+        elif self._initialized and not self._is_asking:
+            self._ask_for_thread()  # It was refused before.
+        return self._peer.take()
+
+    def _send_prompt(self) -> None:
+        if self._prompt is not None:
+            given = {"threadId": self._thread, "input": self._prompt, **self._overrides}
+            self._prompt = None
+            self._peer.request("turn/start", given, self._on_turn_answer)
+
+    def interrupt(self) -> bytes | None:
+        if self._thread is None:
+            return None
+        self._interrupted = True
+        self._forget_unsaid()
+        self._stop()
+        return self._peer.take()
+
+    def _forget_unsaid(self) -> None:
+        self._prompt = None
+        self._steers.clear()
+        self._early_steers.clear()
+
+    def _stop(self) -> None:
+        """End the turn, the sub-agents, and the commands of both: Codex itself leaves these running."""
+        # Until `turn/started` Codex refuses the turn's own id, and takes the empty one.
+        self._peer.request(
+            "turn/interrupt", {"threadId": self._thread, "turnId": self._turn if self._has_begun and self._turn else ""}
+        )
+        for child, turn in list(self._children.items()):
+            self._peer.request("turn/interrupt", {"threadId": child, "turnId": turn})
+        self._end_commands()
+
+    def _end_commands(self) -> None:
+        for thread in (self._thread, *self._children):
+            self._peer.request("thread/backgroundTerminals/clean", {"threadId": thread})
+
+    def steer(self, text: str) -> bytes:
+        self._steers.append(text)
+        if self._has_begun:
+            self._send_steer(text)
+        else:
+            self._early_steers.append(text)
+        return self._peer.take()
+
+    def _send_steer(self, words: str) -> None:
+        def heard(answer: Answered | Failed) -> None:
+            if words not in self._steers:
+                return  # Interrupted meanwhile.
+            self._steers.remove(words)
+            if isinstance(answer, Failed):
+                self._begin_another(words)  # The turn was over: they are answered in one of their own.
+            elif self._ended is not None and not self._steers:
+                self._warnings += self._judge_turn(self._ended)
+
+        self._peer.request(
+            "turn/steer", {"threadId": self._thread, "input": [_said(words)], "expectedTurnId": self._turn}, heard
+        )
+
+    def _begin_another(self, words: str) -> None:
+        self._turn, self._has_begun, self._ended = None, False, None
+        self.outcome.reopen()
+        self._prompt = [_said(words)]
+        self._send_prompt()
+
+    def set_model(self, name: str | None) -> bytes:
+        name = name or self._own_model
+        if name is None:
+            self._warnings.append(AgentErrorEvent(NO_MODEL_OF_ITS_OWN, errors.CLI_WARNING))
+        else:
+            self._overrides["model"] = name
+        return b""
+
+    def set_permission_mode(self, mode: PermissionMode, started_with: PermissionMode) -> bytes:
+        self._overrides["approvalPolicy"] = THREAD_MODES[mode]["approvalPolicy"]
+        self._overrides["sandboxPolicy"] = dict(TURN_SANDBOXES.get(mode, self._own_sandbox))
+        return b""
+
+    def farewell(self) -> bytes:
+        return b""  # At the end of its stdin it exits, and so lets go of the thread.
+
+    # --- the handshake --------------------------------------------------------------------------------------
+
+    def _on_initialized(self, answer: Answered | Failed) -> None:
+        if isinstance(answer, Failed):
+            self._give_up(f"codex app-server: {answer.message}", errors.CLI_ERROR)
+            return
+        found = USER_AGENT.match(text(_result(answer), "userAgent"))
+        if found is not None and is_below(found[1], NEEDED):
+            message = f"live sessions need Codex {NEEDED} or newer, and this is {found[1]}"
+            self._give_up(message, errors.UNSUPPORTED_OPTION, "config")
+            return
+        self._initialized = True
+        self._peer.notify("initialized")
+        key = self.settings.api_key
+        if key is None:
+            self._ask_for_thread()
+            return
+        self._peer.request("account/login/start", {"type": "apiKey", "apiKey": key}, self._on_login)
+
+    def _on_login(self, answer: Answered | Failed) -> None:
+        if isinstance(answer, Failed):
+            self._give_up(f"codex did not take the API key: {answer.message}", errors.CLI_ERROR, "auth")
+            return
+        self._ask_for_thread()
+
+    def _ask_for_thread(self) -> None:
+        self._is_asking = True
+        given = self.settings.params(self._failed_servers)
+        if self._asked_thread is None:
+            self._peer.request("thread/start", given, self._on_thread)
+        else:
+            resumed = {"threadId": self._asked_thread, "excludeTurns": True, **given}
+            self._peer.request("thread/resume", resumed, self._on_thread)
+
+    def _on_thread(self, answer: Answered | Failed) -> None:
+        self._is_asking = False
+        if isinstance(answer, Failed):
+            self._on_no_thread(answer.message)
+            return
+        result = _result(answer)
+        thread = text(mapping(result, "thread"), "id")
+        asked = self._asked_thread
+        if not thread or (asked is not None and thread.lower() != asked):
+            message = f"codex did not resume thread {asked} but began another" if asked else "codex began no thread"
+            self._give_up(message, errors.SESSION_NOT_FOUND if asked else errors.CLI_ERROR)
+            return
+        self._thread = thread
+        self._handshake_over = True
+        if self.settings.model is None and asked is None:
+            self._own_model = text(result, "model") or None
+        if self.settings.mode == "default":
+            self._own_sandbox = mapping(result, "sandbox") or READ_ONLY
+        if self._instructions_ignored:
+            message = "codex keeps the instructions its thread began with: system_prompt is ignored when it is resumed"
+            self._warnings.append(AgentErrorEvent(message, errors.CLI_WARNING))
+        self._send_prompt()
+
+    def _on_no_thread(self, message: str) -> None:
+        failed = codex_mcp.failed_servers(message, {**self.settings.servers})
+        failed = {name: reason for name, reason in failed.items() if name not in self._failed_servers}
+        if failed:
+            self._failed_servers |= set(failed)
+            reasons = "; ".join(f"{reason:.300}" for reason in failed.values())
+            self._warnings.append(AgentErrorEvent(f"MCP server could not be used: {reasons}", errors.MCP_SERVER_FAILED))
+            self._ask_for_thread()
+            return
+        if self._asked_thread is not None and ("no rollout found" in message or "not found" in message):
+            self._give_up(message, errors.SESSION_NOT_FOUND, "session_not_found")
+            return
+        self._give_up(message, errors.CLI_ERROR)
+
+    def _give_up(self, message: str, code: str, kind: ErrorSubtype | None = None) -> None:
+        """There is no way to have this turn. The next one tries again."""
+        self._handshake_over = True
+        self._forget_unsaid()
+        message = self.presentable(message)
+        kind = kind or next((kind for words, kind in EXIT_SUBTYPES.items() if words in message), None)
+        if kind is None:
+            kind = "config" if "configuration" in message else classify_error(message).error_subtype
+        self.outcome.fail(kind)
+        self._warnings.append(AgentErrorEvent(message, code))
+
+    # --- what Codex says ------------------------------------------------------------------------------------
+
+    def is_life(self, chunk: bytes) -> bool:
+        if len(chunk) > RETRIES_BYTES or RETRY_WORD not in chunk:
+            return True
+        lines = [line for line in chunk.split(b"\n") if line.strip()]
+        return not all(RETRY_WORD in line and b'"willRetry":true' in line for line in lines)
+
+    def may_run_tool(self, chunk: bytes) -> bool:
+        return b'"item/started"' in chunk
+
+    def _read(self, message: Message) -> Extracted:
+        heard = self._peer.feed(message)
+        found: Extracted = None
+        if isinstance(heard, Called):
+            found = self._on_call(heard)
+        elif heard is not None and not isinstance(heard, Answered | Failed):
+            reader = NOTICES.get(heard.method)
+            if reader is not None:
+                found = reader(self, heard.params)
+        if said := self._peer.take():
+            self.outbox.append(said)
+        if not self._warnings:
+            return found
+        warnings, self._warnings = self._warnings, []
+        return [*warnings, *_listed(found)]
+
+    def _is_current(self, params: Message) -> bool:
+        """Whether it is of this turn: not of a sub-agent, and not of a turn that is over."""
+        return text(params, "threadId") == self._thread and text(params, "turnId") not in self._old_turns
+
+    def _on_turn_answer(self, answer: Answered | Failed) -> None:
+        if isinstance(answer, Answered):
+            self._turn = text(mapping(_result(answer), "turn"), "id") or self._turn
+            self.outcome.session_id = self._thread
+            return
+        if "thread not found" in answer.message:
+            self._asked_thread, self._thread = self._thread, None  # The next turn takes it up again.
+        self._forget_unsaid()
+        self._warnings += self._failure(answer.message)
+        self.outcome.fail(self.outcome.error_subtype)
+
+    def _on_turn_begun(self, params: Message) -> None:
+        turn = text(mapping(params, "turn"), "id") or text(params, "turnId")
+        thread = text(params, "threadId")
+        if thread != self._thread:
+            self._children[thread] = turn
+            return
+        if turn in self._old_turns:
+            return
+        self._turn, self._has_begun = turn, True
+        self.outcome.session_id = self._thread
+        if self._interrupted:
+            self._stop()  # The first one may have come too early.
+            return
+        early, self._early_steers = self._early_steers, []
+        for words in early:
+            self._send_steer(words)
+
+    def _on_turn_over(self, params: Message) -> list[AgentEvent]:
+        turn = mapping(params, "turn")
+        thread, name = text(params, "threadId"), text(turn, "id") or text(params, "turnId")
+        if thread != self._thread:
+            self._children.pop(thread, None)
+            return []
+        if name in self._old_turns:
+            return []
+        self._old_turns.add(name)
+        if self._interrupted:
+            self._end_commands()
+        self._asked.clear()
+        if self._counted and self._total is not None:
+            self.outcome.usage = used_since(self._used_before, self._total)
+        if self._steers:
+            self._ended = turn  # Whether it was the last one is known when they are answered.
+            return self._close_open_tools()
+        return [*self._close_open_tools(), *self._judge_turn(turn)]
+
+    def _judge_turn(self, turn: Message) -> list[AgentEvent]:
+        status = text(turn, "status")
+        if status == "failed":
+            failure = self._failure(wording(mapping(turn, "error").get("message")) or "the turn failed")
+            self.outcome.fail(self.outcome.error_subtype)
+            return failure
+        if status == "interrupted":
+            self.outcome.fail("aborted")
+            return []
+        self.outcome.succeed()
+        return []
+
+    def _on_usage(self, params: Message) -> None:
+        if text(params, "threadId") == self._thread:
+            total = mapping(mapping(params, "tokenUsage"), "total")
+            self._total = AgentUsage(
+                integer(total, "inputTokens"),
+                integer(total, "outputTokens"),
+                integer(total, "cachedInputTokens"),
+                integer(total, "cacheWriteInputTokens"),
+            )
+            self._counted = text(params, "turnId") not in self._old_turns
+
+    def _on_problem(self, params: Message) -> list[AgentEvent]:
+        if not self._is_current(params):
+            return []
+        message = wording(mapping(params, "error").get("message")) or "codex reported an error without a message"
+        if params.get("willRetry") is True:
+            return [AgentErrorEvent(message, errors.CLI_WARNING)]
+        return self._failure(message)
+
+    def _on_warning(self, params: Message) -> AgentEvent | None:
+        message = wording(params.get("message")) or wording(params.get("summary"))
+        if not message or message.startswith(NO_BUBBLEWRAP):
+            return None
+        return AgentErrorEvent(message, errors.CLI_WARNING)
+
+    def _on_request_gone(self, params: Message) -> None:
+        self._asked.pop(str(params.get("requestId")), None)
+
+    # --- words ----------------------------------------------------------------------------------------------
+
+    def _on_text(self, params: Message) -> Extracted:
+        item, delta = text(params, "itemId"), text(params, "delta")
+        if not self._is_current(params) or not delta:
+            return None
+        if item not in self._words:
+            self._begin_message(item)
+        self._words[item].append(delta)
+        return AgentTextEvent(delta) if not self._repeats else self._again(delta)
+
+    def _begin_message(self, item: str) -> None:
+        """Another message. One before it that has no end was given up: the stream was cut, or there are new words."""
+        given_up = ["".join(words) for words in self._words.values()]
+        if given_up:
+            self._repeats, self._attempt = given_up[-1], ""
+        self._words = {item: []}
+
+    def _again(self, words: str) -> Extracted:
+        """Of the second attempt at a message: what the first has not said."""
+        self._attempt += words
+        if self._repeats.startswith(self._attempt):
+            return None
+        repeats, self._repeats = self._repeats, ""
+        if self._attempt.startswith(repeats):
+            return AgentTextEvent(self._attempt[len(repeats) :])
+        return [AgentErrorEvent(RETRACTED, errors.CLI_WARNING), AgentTextEvent(self._attempt)]
+
+    def _on_whole_text(self, item: Message) -> Extracted:
+        name, whole = text(item, "id"), text(item, "text")
+        if name not in self._words:
+            if not whole:
+                return None
+            self._begin_message(name)
+        said = "".join(self._words.pop(name))
+        rest = whole[len(said) :] if whole.startswith(said) else ""
+        if not self._repeats:
+            return AgentTextEvent(rest) if rest else None
+        found = self._again(rest) if rest else None
+        if self._repeats:  # It is a part of the first attempt.
+            shorter, self._repeats = self._attempt != self._repeats, ""
+            return AgentErrorEvent(RETRACTED, errors.CLI_WARNING) if shorter else None
+        return found
+
+    def _on_thought(self, params: Message) -> AgentEvent | None:
+        delta = text(params, "delta")
+        if not self._is_current(params) or not delta:
+            return None
+        self._thought.add(text(params, "itemId"))
+        return AgentThinkingEvent(delta)
+
+    def _on_further_thought(self, params: Message) -> AgentEvent | None:
+        known = text(params, "itemId") in self._thought
+        return AgentThinkingEvent("\n\n") if known and self._is_current(params) else None
+
+    def _on_whole_thought(self, item: Message) -> AgentEvent | None:
+        whole = "\n\n".join(strings(item, "summary") or strings(item, "content"))
+        return AgentThinkingEvent(whole) if whole and text(item, "id") not in self._thought else None
+
+    # --- tools ----------------------------------------------------------------------------------------------
+
+    def _on_item_begun(self, params: Message) -> Extracted:
+        return self._on_any_item(params, is_final=False)
+
+    def _on_item_over(self, params: Message) -> Extracted:
+        return self._on_any_item(params, is_final=True)
+
+    def _on_any_item(self, params: Message, is_final: bool) -> Extracted:
+        item = mapping(params, "item")
+        if not self._is_current(params):
+            return None
+        kind = text(item, "type")
+        if kind == "agentMessage":
+            return self._on_whole_text(item) if is_final else None
+        if kind == "reasoning":
+            return self._on_whole_thought(item) if is_final else None
+        known = as_exec_item(item)
+        if known is None:
+            return None
+        name, before = text(known, "id"), len(self.outcome.permission_denials)
+        events = self._on_tool(TOOL_ITEMS[known["type"]], known, is_final)
+        if name in self._refused:
+            del self.outcome.permission_denials[before:]  # The caller's own no, which is there already.
+        if not is_final and name:
+            self._calls[name] = known
+        return events
+
+    # --- what Codex asks ------------------------------------------------------------------------------------
+
+    def _on_call(self, call: Called) -> Extracted:
+        if call.method not in APPROVALS:
+            # Never silence: Codex would wait for ever.
+            self._peer.refuse(call.id, METHOD_NOT_FOUND, f"this client does not know {call.method!r}")
+            return None
+        if call.method == MCP_REQUEST and not _is_mcp_approval(call.params):
+            self._peer.answer(call.id, {"action": "decline", "content": None, "_meta": None})
+            return AgentErrorEvent(NO_FORMS, errors.CLI_WARNING)
+        name = str(call.id)
+        if self._interrupted or self._turn is None or self.outcome.terminal is not None:
+            self._peer.answer(call.id, _answer(call.method, "decline"))  # Of a sub-agent that nobody listens to.
+            return None
+        self._asked[name] = call.id, call.method, call.params
+        return AgentPermissionEvent(self._permission(name, call.method, call.params))
+
+    def _permission(self, name: str, method: str, params: Message) -> PermissionRequest:
+        tool_id = text(params, "itemId")
+        known = self._calls.get(tool_id, {})
+        reason = text(params, "reason") or None
+        questions: list[Message] = []
+        given: Mapping[str, Any]
+        if method == COMMAND_REQUEST:
+            tool = "command_execution"
+            command = text(params, "command") or text(known, "command")
+            given = {"command": command, **({"cwd": params["cwd"]} if text(params, "cwd") else {})}
+        elif method == CHANGE_REQUEST:
+            tool, given = "file_change", {"changes": items(known, "changes")}
+        elif method == MCP_REQUEST:
+            meta = mapping(params, "_meta")
+            tool, given = f"mcp__{text(params, 'serverName')}__{text(meta, 'tool_name')}", mapping(meta, "tool_params")
+            tool_id, reason = self._open_mcp_call(tool), text(params, "message") or None
+        else:
+            questions = [question for question in items(params, "questions") if isinstance(question, dict)]
+            tool, given = QUESTION_TOOL, {"questions": questions}
+        thread = text(params, "threadId") or self._thread
+        return PermissionRequest(name, tool, tool_id, given, reason=reason, session_id=thread, questions=questions)
+
+    def _open_mcp_call(self, tool: str) -> str:
+        """The call that is meant, which the request does not name."""
+        mcp = TOOL_ITEMS["mcp_tool_call"]
+        found = [name for name, kind in self._open_tools.items() if kind is mcp and mcp.name(self._calls[name]) == tool]
+        return found[-1] if found else ""
+
+    def answer(self, request: PermissionRequest, decision: Allow | Deny) -> bytes:
+        asked = self._asked.pop(request.id, None)
+        if asked is None:
+            return b""  # Codex does not wait for it any more.
+        number, method, _ = asked
+        if method == QUESTION_REQUEST:
+            answers = decision.answers if isinstance(decision, Allow) else None
+            self._peer.answer(number, {"answers": _by_id(request, answers or {})})
+        elif isinstance(decision, Deny):
+            self._refused.add(request.tool_id)
+            if decision.message not in STOCK_WORDS and not decision.stop and self._turn is not None:
+                # Codex has no place for a reason. Said before the answer, it is heard after the call.
+                words = f"The call was refused: {decision.message}"
+                given = {"threadId": self._thread, "input": [_said(words)], "expectedTurnId": self._turn}
+                self._peer.request("turn/steer", given)
+            self._peer.answer(number, _answer(method, "cancel" if decision.stop else "decline"))
+        elif decision.input is not None and dict(decision.input) != dict(request.input):
+            self._refused.add(request.tool_id)
+            denial = PermissionDenial(request.tool_name, NO_OTHER_INPUT, request.tool_id or None)
+            self.outcome.permission_denials.append(denial)
+            self._warnings.append(AgentErrorEvent(NO_OTHER_INPUT, errors.CLI_WARNING))
+            self._peer.answer(number, _answer(method, "decline"))
+        else:
+            self._peer.answer(number, _answer(method, "accept"))
+        return self._peer.take()
+
+    # --- its end --------------------------------------------------------------------------------------------
+
+    def at_exit(self, ended: Ended) -> Closing:
+        closing = super().at_exit(ended)
+        if self._initialized or closing.cause is None:
+            return closing
+        message = f"{closing.cause.message} (a live session needs `codex app-server`, of Codex {NEEDED} or newer)"
+        return attrs.evolve(closing, cause=attrs.evolve(closing.cause, message=message))
+
+
+APPROVALS = {COMMAND_REQUEST, CHANGE_REQUEST, MCP_REQUEST, QUESTION_REQUEST}
+
+NOTICES: Mapping[str, Callable[[CodexLiveDialect, Message], Extracted]] = {
+    "turn/started": CodexLiveDialect._on_turn_begun,
+    "turn/completed": CodexLiveDialect._on_turn_over,
+    "item/started": CodexLiveDialect._on_item_begun,
+    "item/completed": CodexLiveDialect._on_item_over,
+    "item/agentMessage/delta": CodexLiveDialect._on_text,
+    "item/reasoning/summaryTextDelta": CodexLiveDialect._on_thought,
+    "item/reasoning/textDelta": CodexLiveDialect._on_thought,
+    "item/reasoning/summaryPartAdded": CodexLiveDialect._on_further_thought,
+    "thread/tokenUsage/updated": CodexLiveDialect._on_usage,
+    "error": CodexLiveDialect._on_problem,
+    "warning": CodexLiveDialect._on_warning,
+    "configWarning": CodexLiveDialect._on_warning,
+    "deprecationNotice": CodexLiveDialect._on_warning,
+    "serverRequest/resolved": CodexLiveDialect._on_request_gone,
+}
+
+
+def _result(answer: Answered) -> Message:
+    return answer.result if isinstance(answer.result, dict) else {}
+
+
+def _said(words: str) -> Message:
+    return {"type": "text", "text": words}
+
+
+def _listed(found: Extracted) -> list[AgentEvent]:
+    if found is None:
+        return []
+    return [found] if isinstance(found, AgentEvent) else [*found]
+
+
+def _is_mcp_approval(params: Message) -> bool:
+    """Whether it is Codex that asks, about a tool; and not the server, about something else."""
+    return text(mapping(params, "_meta"), "codex_approval_kind") == "mcp_tool_call"
+
+
+def _answer(method: str, decision: str) -> Message:
+    if method == MCP_REQUEST:
+        return {"action": decision, "content": {} if decision == "accept" else None, "_meta": None}
+    return {"answers": {}} if method == QUESTION_REQUEST else {"decision": decision}
+
+
+def _by_id(request: PermissionRequest, answers: Mapping[str, Any]) -> Message:
+    """Answers by the ids of the questions, whose wording they were given by."""
+    found = {}
+    for question in request.questions:
+        answer = answers.get(str(question.get("question")))
+        if answer is not None:
+            several = answer if isinstance(answer, list | tuple) else [answer]
+            found[str(question.get("id"))] = {"answers": [str(one) for one in several]}
+    return found

@@ -1,0 +1,189 @@
+"""A fake `codex app-server`: it speaks as much of the protocol of the real one (0.169.0) as its client may rely on.
+
+    python -I -S live_codex.py <folder> app-server [further arguments]
+
+A prompt that is a JSON list is what it does in the turn, step by step; any other prompt is answered with "re: " and the
+prompt. It keeps in the folder all that it was sent (`<pid>.in`), how it was started (`<pid>.start`) and its threads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+
+class Interrupted(Exception):
+    """The turn is to end."""
+
+
+class Codex:
+    """One process."""
+
+    def __init__(self, folder: str, arguments: list[str]) -> None:
+        self.folder, self.arguments = folder, arguments
+        self.out = threading.Lock()
+        self.news = threading.Condition()
+        self.answers: dict[int, Any] = {}
+        self.turn_id: str | None = None
+        self.steered: list[str] = []
+        self.interrupted = False
+        self.total = 0
+        self.settings: dict[str, Any] = {}
+
+    def say(self, **message: Any) -> None:
+        with self.out:
+            sys.stdout.write(json.dumps(message) + "\n")
+            sys.stdout.flush()
+
+    def tell(self, method: str, **params: Any) -> None:
+        self.say(method=method, params={"threadId": self.thread, "turnId": self.turn_id, **params})
+
+    def note(self, kind: str, words: str) -> None:
+        with open(os.path.join(self.folder, f"{os.getpid()}.{kind}"), "a") as file:
+            file.write(words)
+
+    def run(self) -> None:
+        self.note("start", json.dumps({"argv": self.arguments, "env": dict(os.environ)}))
+        if "app-server" not in self.arguments or "FAKE_NO_SERVER" in os.environ:
+            sys.stderr.write("error: unrecognized subcommand 'app-server'\n")
+            sys.exit(2)
+        for line in sys.stdin:
+            self.note("in", line)
+            message = json.loads(line)
+            if "method" not in message:
+                with self.news:
+                    self.answers[message["id"]] = message
+                    self.news.notify_all()
+            elif "id" in message:
+                self.take(message["id"], message["method"], message.get("params", {}))
+
+    def take(self, number: int, method: str, params: dict[str, Any]) -> None:
+        handler = getattr(self, "on_" + method.replace("/", "_"), None)
+        result = {} if handler is None else handler(params)
+        if isinstance(result, str):
+            self.say(id=number, error={"code": -32600, "message": result})
+        else:
+            self.say(id=number, result=result)
+        if method == "turn/start" and not isinstance(result, str):
+            threading.Thread(target=self.work, args=(params["input"][0]["text"],), daemon=True).start()
+
+    def on_initialize(self, params: dict[str, Any]) -> Any:
+        return {"userAgent": f"remoteclaw_sync/{os.environ.get('FAKE_VERSION', '0.169.0')} (Fake)"}
+
+    def on_thread_start(self, params: dict[str, Any]) -> Any:
+        return self.begin(str(uuid.uuid4()), params)
+
+    def on_thread_resume(self, params: dict[str, Any]) -> Any:
+        if not os.path.exists(os.path.join(self.folder, params["threadId"])):
+            return f"no rollout found for thread id {params['threadId']}"
+        return self.begin(params["threadId"], params)
+
+    def begin(self, thread: str, params: dict[str, Any]) -> Any:
+        broken = [name for name in params.get("config", {}).get("mcp_servers", {}) if name.startswith("broken")]
+        if broken:
+            return f"required MCP servers failed to initialize: {broken[0]}: no such file"
+        self.thread = thread
+        self.settings = {"model": "fake-default", **params}
+        return {"thread": {"id": thread}, "model": self.settings["model"], "sandbox": {"type": "readOnly"}}
+
+    def on_turn_start(self, params: dict[str, Any]) -> Any:
+        if params["input"][0]["text"] == "too long":
+            return "input_too_large"
+        with open(os.path.join(self.folder, self.thread), "a"):
+            pass
+        self.settings |= params
+        self.interrupted, self.turn_id = False, str(uuid.uuid4())
+        return {"turn": {"id": self.turn_id}}
+
+    def on_turn_interrupt(self, params: dict[str, Any]) -> Any:
+        with self.news:
+            self.interrupted = True
+            self.news.notify_all()
+        return {}
+
+    def on_turn_steer(self, params: dict[str, Any]) -> Any:
+        if params["expectedTurnId"] != self.turn_id:
+            return "no active turn to steer"
+        with self.news:
+            self.steered.append(params["input"][0]["text"])
+            self.news.notify_all()
+        return {"turnId": self.turn_id}
+
+    # --- a turn ---------------------------------------------------------------------------------------------------
+
+    def work(self, words: str) -> None:
+        turn: dict[str, Any] = {"id": self.turn_id, "status": "completed", "error": None}
+        self.tell("turn/started", turn=turn)
+        try:
+            try:
+                steps = json.loads(words)
+            except ValueError:
+                steps = [["text", f"re: {words}"]]
+            for name, *arguments in steps:
+                getattr(self, f"do_{name}")(*arguments)
+        except Interrupted:
+            turn["status"] = "interrupted"
+        except RuntimeError as error:
+            turn |= {"status": "failed", "error": {"message": str(error)}}
+        self.total += 10
+        self.tell("thread/tokenUsage/updated", tokenUsage={"total": {"inputTokens": self.total, "outputTokens": 1}})
+        name, self.turn_id = self.turn_id, None
+        self.say(method="turn/completed", params={"threadId": self.thread, "turnId": name, "turn": turn})
+
+    def wait_for(self, condition: Callable[[], Any]) -> None:
+        with self.news:
+            self.news.wait_for(lambda: condition() or self.interrupted)
+            if self.interrupted:
+                raise Interrupted
+
+    def do_text(self, words: str, item: str = "msg") -> None:
+        self.do_delta(words, item)
+        self.do_item("completed", {"type": "agentMessage", "id": item, "text": words})
+
+    def do_delta(self, words: str, item: str = "msg") -> None:
+        self.tell("item/agentMessage/delta", itemId=item, delta=words)
+
+    def do_item(self, when: str, item: dict[str, Any], **more: Any) -> None:
+        self.tell(f"item/{when}", item=item, **more)
+
+    def do_late(self, item: dict[str, Any]) -> None:
+        self.tell("item/completed", item=item, turnId=self.last_turn)
+
+    def do_remember_turn(self) -> None:
+        self.last_turn = self.turn_id
+
+    def do_settings(self) -> None:
+        self.do_text(json.dumps({key: value for key, value in self.settings.items() if key != "input"}))
+
+    def do_tell(self, method: str, params: dict[str, Any]) -> None:
+        self.tell(method, **params)
+
+    def do_fail(self, message: str) -> None:
+        self.tell("error", error={"message": message}, willRetry=False)
+        raise RuntimeError(message)
+
+    def do_hang(self) -> None:
+        self.wait_for(lambda: False)
+
+    def do_exit(self) -> None:
+        os._exit(1)
+
+    def do_ask(self, number: int, method: str, params: dict[str, Any]) -> None:
+        """A request; its answer is told."""
+        self.say(id=number, method=method, params={"threadId": self.thread, "turnId": self.turn_id, **params})
+        self.wait_for(lambda: number in self.answers)
+        answer = self.answers.pop(number)
+        self.do_text(json.dumps(answer.get("result") or answer["error"]["code"]), f"answer_{number}")
+
+    def do_take_in(self) -> None:
+        self.wait_for(lambda: self.steered)
+        self.do_text(f"took in: {self.steered.pop(0)}", "steered")
+
+
+if __name__ == "__main__":
+    Codex(sys.argv[1], sys.argv[2:]).run()
