@@ -170,6 +170,9 @@ class Codex:
     def do_hang(self) -> None:
         self.wait_for(lambda: False)
 
+    def do_folder(self, path: str) -> None:
+        os.makedirs(path)
+
     def do_exit(self) -> None:
         os._exit(1)
 

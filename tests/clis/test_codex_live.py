@@ -286,6 +286,31 @@ def test_model_and_mode_change_with_the_next_turn(runtime: CodexCliRuntime, fiel
         assert (settings["model"], settings["sandboxPolicy"]) == ("fake-default", {"type": "readOnly"})
 
 
+@pytest.mark.parametrize(("approve", "policy"), [(None, "on-request"), (lambda request: True, "untrusted")])
+def test_in_the_default_mode_an_approver_is_asked_for_everything(
+    approve: Any, policy: str, runtime: CodexCliRuntime, fields: SessionFields, tmp_path: Path
+) -> None:
+    with opened(runtime, fields, approve=approve) as session:
+        session.run("hello")
+        session.set_permission_mode("bypass")
+        session.set_permission_mode("default")
+        assert json.loads(session.run(steps(["settings"])).text)["approvalPolicy"] == policy
+    (thread,) = sent(tmp_path, "thread/start")
+    assert (thread["approvalPolicy"], "sandbox" in thread) == (policy, False)
+
+
+def test_empty_folders_of_the_sandbox_are_gone_with_the_process(
+    runtime: CodexCliRuntime, fields: SessionFields, tmp_path: Path
+) -> None:
+    (tmp_path / ".git").mkdir()  # The user's own.
+    with runtime.open_session(**fields) as session:
+        session.run(steps(["folder", str(tmp_path / ".codex")], ["folder", str(tmp_path / ".aws" / "kept")]))
+        assert (tmp_path / ".codex").exists()
+    assert not (tmp_path / ".codex").exists()
+    assert (tmp_path / ".aws" / "kept").exists()
+    assert (tmp_path / ".git").exists()
+
+
 def test_a_process_that_is_gone_is_replaced_by_one_that_resumes(
     runtime: CodexCliRuntime, fields: SessionFields, tmp_path: Path
 ) -> None:

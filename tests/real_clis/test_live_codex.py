@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 
@@ -117,7 +119,8 @@ def test_an_interrupt_ends_text_tools_hangs_and_open_approvals_and_keeps_the_pro
     aborts: list[Callable[[], None]] = []
 
     def approve(request: PermissionRequest) -> bool:
-        aborts[-1]()
+        if request.tool_id == "call_touch":
+            aborts[-1]()
         return True
 
     def abort_when(something_has_happened: Callable[[], object]) -> None:
@@ -280,3 +283,44 @@ def test_an_untrusted_mcp_tool_is_asked_for(bench: Bench) -> None:
         ("mcp__lab__echo", "call_1"),
     ]
     assert asked[0].input == {"text": "hi"}
+
+
+def test_in_the_default_mode_approve_is_asked_for_every_command(bench: Bench) -> None:
+    calls = [ToolCall("exec_command", {"cmd": command}, f"call_{command[0]}") for command in ("ls", "touch made")]
+    bench.server.script([Turn(tool_calls=[calls[0]]), Turn(tool_calls=[calls[1]]), Turn(text="Done.")])
+    asked: list[PermissionRequest] = []
+
+    def approve(request: PermissionRequest) -> bool:
+        asked.append(request)
+        return True
+
+    result = CodexCliRuntime().run("do it", working_directory=bench.workdir, approve=approve)
+    assert [request.tool_id for request in asked] == ["call_l", "call_t"]
+    assert (result.text, (bench.workdir / "made").exists()) == ("Done.", True)
+
+
+def test_words_that_come_while_it_writes_have_it_begin_anew(bench: Bench) -> None:
+    hold = Hold()
+    bench.server.script([Turn(text=["One", hold, "."]), Turn(text="Two.")])
+    with CodexCliRuntime().open_session(working_directory=bench.workdir) as session:
+        events = []
+        with session.start("first words") as run:
+            for event in run:
+                events.append(event)
+                if event.type == "text" and event.text == "One":
+                    run.steer("more words")
+        assert run.result is not None
+        assert (run.result.ok, run.result.text, codes(events)) == (True, "OneTwo.", ["CLI_WARNING"])
+        assert bench.server.requests[1].occurrences("more words") == 1
+
+
+def test_a_killed_process_is_replaced_by_one_that_knows_the_conversation(bench: Bench) -> None:
+    bench.server.script([Turn(text="One."), Turn(text="Two.")])
+    with CodexCliRuntime().open_session(working_directory=bench.workdir) as session:
+        session.run("first words")
+        first = session.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        assert session.run("second words").text == "Two."
+        assert session.pid != first
+        assert bench.server.requests[1].occurrences("first words") == 1

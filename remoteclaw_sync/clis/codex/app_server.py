@@ -103,6 +103,7 @@ class ThreadSettings:
     cwd: str
     model: str | None = None
     mode: PermissionMode = "default"
+    has_approver: bool = False
     instructions: str | None = None
     config: Mapping[str, Any] = attrs.field(factory=dict)
     servers: Mapping[str, Any] = attrs.field(factory=dict, repr=False)  # MCP servers, as entries of its configuration.
@@ -113,7 +114,11 @@ class ThreadSettings:
         config = {**self.config, **({"mcp_servers": servers} if servers else {})}
         optional = {"model": self.model, "developerInstructions": self.instructions, "config": config or None}
         given = {name: value for name, value in optional.items() if value is not None}
-        return {"cwd": self.cwd, **THREAD_MODES[self.mode], **given}
+        return {"cwd": self.cwd, **THREAD_MODES[self.mode], "approvalPolicy": self.policy(self.mode), **given}
+
+    def policy(self, mode: PermissionMode) -> str:
+        """When Codex asks. By itself it asks for what the model says needs it, which is not all that writes."""
+        return "untrusted" if mode == "default" and self.has_approver else THREAD_MODES[mode]["approvalPolicy"]
 
 
 class CodexLiveDialect(LiveDialect, CodexDialect):
@@ -262,7 +267,7 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         return b""
 
     def set_permission_mode(self, mode: PermissionMode, started_with: PermissionMode) -> bytes:
-        self._overrides["approvalPolicy"] = THREAD_MODES[mode]["approvalPolicy"]
+        self._overrides["approvalPolicy"] = self.settings.policy(mode)
         self._overrides["sandboxPolicy"] = dict(TURN_SANDBOXES.get(mode, self._own_sandbox))
         return b""
 

@@ -161,6 +161,7 @@ class CodexCliRuntime(DialectRuntime):
             cwd=cwd,
             model=params.model,
             mode=params.permission_mode,
+            has_approver=params.approve is not None,
             instructions=params.system_prompt,
             config=self._thread_config(params, cwd),
             servers=codex_mcp.thread_entries(params.mcp_servers, _codex_home(params), tool_timeout=self.tool_timeout),
