@@ -324,3 +324,16 @@ def test_a_killed_process_is_replaced_by_one_that_knows_the_conversation(bench: 
         assert session.run("second words").text == "Two."
         assert session.pid != first
         assert bench.server.requests[1].occurrences("first words") == 1
+
+
+def test_a_key_in_the_environment_is_used_and_never_written(bench: Bench) -> None:
+    settings = (bench.home / ".codex" / "config.toml").read_text()
+    settings = settings.replace('env_key = "BENCH_API_KEY"', "requires_openai_auth = true")
+    (bench.home / ".codex" / "config.toml").write_text(settings)
+    bench.server.script([Turn(text="Hello.")])
+    key = "sk-fake-key-of-this-test-11111111111111111111"
+    with CodexCliRuntime().open_session(working_directory=bench.workdir, env={"CODEX_API_KEY": key}) as session:
+        assert session.run("hello").text == "Hello."
+        assert not [command for command in bench.processes().values() if key in command]
+    assert bench.server.requests[0].headers["authorization"] == f"Bearer {key}"
+    assert not (bench.home / ".codex" / "auth.json").exists()
