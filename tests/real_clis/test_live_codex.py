@@ -217,7 +217,7 @@ def test_the_model_and_the_permission_mode_change_between_turns(bench: Bench) ->
     with CodexCliRuntime().open_session(working_directory=bench.workdir, permission_mode="read-only") as session:
         session.run("write")
         assert not written.exists()
-        session.set_permission_mode("accept-edits")
+        session.set_permission_mode("bypass")
         pid = session.pid
         session.run("write now")
         assert written.exists()
@@ -321,6 +321,7 @@ def test_a_killed_process_is_replaced_by_one_that_knows_the_conversation(bench: 
         first = session.pid
         assert first is not None
         os.kill(first, signal.SIGKILL)
+        wait_until(lambda: session.pid is None)
         assert session.run("second words").text == "Two."
         assert session.pid != first
         assert bench.server.requests[1].occurrences("first words") == 1
