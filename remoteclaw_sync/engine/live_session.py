@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -270,7 +270,10 @@ class LiveSession(Session):
         warnings, self._warnings = self._warnings, []
         return warnings
 
-    def next_items(self) -> Iterator[Any] | None:
+    def listener(self) -> Callable[[], Iterator[Any] | None]:
+        return self._next_items
+
+    def _next_items(self) -> Iterator[Any] | None:
         self._say()
         if self._latch.reason is not None:
             return None
