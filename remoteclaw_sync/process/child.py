@@ -22,7 +22,7 @@ from .. import errors
 from . import live_children as registry
 from .abort_listener import AbortListener
 from .backend import Backend, NewBackend, Unborn
-from .clocks import FOREVER, Clock, PhaseClocks
+from .clocks import FOREVER, Clock, PhaseClocks, TimerFactory, Watchdog
 from .ending import EndLatch, EndReason
 from .greenlets import may_wait
 from .launch import (
@@ -63,6 +63,7 @@ LONGEST_SLEEP = 86_400.0  # poll() takes no more than 24 days.
 # the guard hardly waits any longer.
 GUARD_DELAY = 0.003
 GUARD_DELAY_AFTER_WORDS = 0.0005
+WATCHDOG_DELAY = 2.0  # Seconds: the watchdog is a thread, and a short run goes without.
 LONGEST_WORD = 64  # Bytes: what tells a tool call may be cut by the end of a chunk.
 
 
@@ -73,11 +74,16 @@ class ChildProcess:
     Args:
         setup: what makes the child's Launch, in the supervisor's thread; or the Launch.
         backend: what spawns it, moves its bytes and ends it.
-        clock: seconds that only go forward. All waiting is done by the backend, so tests can have time in their hands.
+        clock: seconds that only go forward.
+        timer_factory: makes the watchdog's timers. None: only the backend waits, so tests can control time.
     """
 
     def __init__(
-        self, setup: Setup | Launch, backend: NewBackend = PlatformBackend, clock: Clock = time.monotonic
+        self,
+        setup: Setup | Launch,
+        backend: NewBackend = PlatformBackend,
+        clock: Clock = time.monotonic,
+        timer_factory: TimerFactory | None = threading.Timer,
     ) -> None:
         self._setup: Setup = Ready(setup) if isinstance(setup, Launch) else setup
         self._new_backend = backend
@@ -110,6 +116,8 @@ class ChildProcess:
         self._listener: AbortListener | None = None
         self._clock = clock
         self._clocks = PhaseClocks(clock)
+        self._watchdog = None if timer_factory is None else Watchdog(self._wake, timer_factory)
+        self._watchdog_from = FOREVER
         self._exit_expected_at: float | None = None
         self._last_word_at: float | None = None
         self._life_in_events = LifeSigns(0)  # With the bounds of the launch from `prepare` on.
@@ -386,6 +394,8 @@ class ChildProcess:
         return True
 
     def _clean_up(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
         if self._listener is not None:
             self._listener.detach()  # Here too: the consumer may have been interrupted before it came to that.
         self._outbox.clear()
@@ -406,6 +416,7 @@ class ChildProcess:
         backend.spawn()
         now = self._clocks.last_life = clock()
         self._guard_at = now + GUARD_DELAY
+        self._watchdog_from = now + WATCHDOG_DELAY
         due: float | None = FOREVER
         while not backend.exited:
             # What a chunk needs is done when it is read; only the rest needs a look around.
@@ -415,7 +426,7 @@ class ChildProcess:
                 due = self._look_around(now)
                 if due is None:
                     return
-                self._next_look_at = due
+                self._next_look_at = self._without_watchdog(due, now)
             due = self._next_look_at
             if self._chunks:
                 if self._guard_at != FOREVER:
@@ -425,6 +436,14 @@ class ChildProcess:
                 self._wake_consumer()
             backend.wait(None if due == FOREVER else min(max(due - now, 0.0), LONGEST_SLEEP))
             now = clock()
+
+    def _without_watchdog(self, due: float, now: float) -> float:
+        """Until when the supervisor itself has to sleep at the most. What is further off, the watchdog takes over."""
+        if self._watchdog is None or due == FOREVER or due - now < WATCHDOG_DELAY:
+            return due
+        if now < self._watchdog_from:
+            return self._watchdog_from
+        return FOREVER if self._watchdog.set(due, now) else due
 
     def _look_around(self, now: float) -> float | None:
         """Do what is due; says when to look again. None: this child cannot be ended."""
