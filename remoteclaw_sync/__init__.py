@@ -11,6 +11,7 @@ Every run yields text, thinking, tool_use, tool_result and error events, and end
 Start here:
     create_cli_runtime      a runtime by name: "claude", "gemini", "codex", "opencode", "demo"
     CLIRuntimeBase          its three verbs: execute() (a generator), start() (a handle), run() (the result)
+    AgentSession            the same on a process that stays, from open_session(): many turns, approvals
     AgentExecuteParams      all that can be asked of a run
     AgentEvent              what a run yields: AgentTextEvent, AgentToolUseEvent, ..., AgentDoneEvent
     AgentRunResult          how it ended
@@ -30,13 +31,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .errors import AgentRunError, ErrorCode, RemoteClawError, RunSetupError, UnknownProviderError
+from .errors import (
+    AgentRunError,
+    ErrorCode,
+    RemoteClawError,
+    RunSetupError,
+    SessionBusyError,
+    UnknownProviderError,
+    UnsupportedOperationError,
+)
 from .types import (
     AgentDeliveryResult,
     AgentDoneEvent,
     AgentErrorEvent,
     AgentEvent,
     AgentExecuteParams,
+    AgentPermissionEvent,
     AgentRunResult,
     AgentRuntime,
     AgentTextEvent,
@@ -44,15 +54,19 @@ from .types import (
     AgentToolResultEvent,
     AgentToolUseEvent,
     AgentUsage,
+    Allow,
     BridgeCallbacks,
     ChannelMessage,
+    Deny,
     ErrorSubtype,
     McpMessageTarget,
     McpServerConfig,
     McpSideEffects,
     PermissionDenial,
+    PermissionRequest,
     ReplyPayload,
     RunFields,
+    SessionFields,
     event_from_dict,
 )
 
@@ -80,6 +94,7 @@ if TYPE_CHECKING:
     from .recording.recorder import Recording as Recording
     from .recording.replay import ReplayRuntime as ReplayRuntime
     from .runtime import CLIRuntimeBase as CLIRuntimeBase
+    from .session import AgentSession as AgentSession
     from .tool_server.messaging import CronJob as CronJob
     from .tool_server.messaging import GatewayTools as GatewayTools
     from .tool_server.messaging import OutgoingMessage as OutgoingMessage
@@ -89,6 +104,7 @@ if TYPE_CHECKING:
 # Imported on first use, so that `import remoteclaw_sync` stays cheap.
 _LAZY = {
     "AgentRun": ".engine.agent_run",
+    "AgentSession": ".session",
     "CLIRuntimeBase": ".runtime",
     "ChannelBridge": ".chat.bridge",
     "ClaudeCliRuntime": ".clis.claude.runtime",
@@ -124,15 +140,18 @@ __all__ = [
     "AgentErrorEvent",
     "AgentEvent",
     "AgentExecuteParams",
+    "AgentPermissionEvent",
     "AgentRun",
     "AgentRunError",
     "AgentRunResult",
     "AgentRuntime",
+    "AgentSession",
     "AgentTextEvent",
     "AgentThinkingEvent",
     "AgentToolResultEvent",
     "AgentToolUseEvent",
     "AgentUsage",
+    "Allow",
     "BridgeCallbacks",
     "CLIRuntimeBase",
     "ChannelBridge",
@@ -142,6 +161,7 @@ __all__ = [
     "CodexCliRuntime",
     "Conversation",
     "CronJob",
+    "Deny",
     "Ended",
     "ErrorCode",
     "ErrorSubtype",
@@ -155,6 +175,7 @@ __all__ = [
     "OpenCodeCliRuntime",
     "OutgoingMessage",
     "PermissionDenial",
+    "PermissionRequest",
     "Recording",
     "RemoteClawError",
     "ReplayRuntime",
@@ -166,8 +187,11 @@ __all__ = [
     "RunResources",
     "RunSetupError",
     "SUPPORTED_PROVIDERS",
+    "SessionBusyError",
+    "SessionFields",
     "SessionMap",
     "UnknownProviderError",
+    "UnsupportedOperationError",
     "__version__",
     "classify_error",
     "create_cli_runtime",

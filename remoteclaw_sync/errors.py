@@ -1,8 +1,10 @@
 """Exceptions and error codes.
 
     RemoteClawError
-    ├── AgentRunError         `run()`: the run failed; carries its result and error events
-    └── UnknownProviderError  `create_cli_runtime()`: also a ValueError
+    ├── AgentRunError              `run()`: the run failed; carries its result and error events
+    ├── SessionBusyError           a second turn on a session whose turn is not over
+    ├── UnsupportedOperationError  this CLI, or this way of running it, cannot do that
+    └── UnknownProviderError       `create_cli_runtime()`: also a ValueError
 
 A run itself never raises for what the CLI does: it yields `error` events with one of the codes below and ends
 with `done`. Bad arguments raise ValueError or TypeError when the call is made.
@@ -89,6 +91,14 @@ class AgentRunError(RemoteClawError):
     def __reduce__(self) -> tuple[type[AgentRunError], tuple[AgentRunResult, tuple[AgentErrorEvent, ...]]]:
         # By default an exception pickles only its message; this one must cross process pools with its result.
         return (type(self), (self.result, self.errors))
+
+
+class SessionBusyError(RemoteClawError):
+    """The session has a turn that is not over yet."""
+
+
+class UnsupportedOperationError(RemoteClawError):
+    """This CLI, or this way of running it, cannot do what was asked for."""
 
 
 class UnknownProviderError(RemoteClawError, ValueError):

@@ -29,12 +29,14 @@ OWNED_NAME = re.compile(r"\.?remoteclaw-(\d+-\d+-[0-9a-f]{8})-[0-9a-f]{8}(?:\.[a
 # A host in another container that shares the folder cannot be seen from here, nor can one from before the last boot.
 UNSEEN_OWNER_SECONDS = 86_400.0
 # Listing a folder takes about a microsecond per name. Large folders are listed so rarely that it takes 1 % of the time.
-SMALL_FOLDER = 500
+SMALL_FOLDER = 50
 PAUSE_PER_NAME = 1e-4
+SETTLED_NS = 1_000_000_000  # A folder that has just changed may change again without another time.
 OPENED_BY_THE_SHELL = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 _sweep_lock = threading.Lock()
-_next_sweep: dict[str, float] = {}  # Folder -> when it may be searched again.
+_next_sweep: dict[str, float] = {}  # Folder -> when it may be looked through again.
+_last_clean: dict[str, int] = {}  # Folder -> when it had changed last, as it was seen without a file of another host.
 
 
 # --- making -------------------------------------------------------------------------------------------------------
@@ -124,24 +126,30 @@ def _remove(path: str) -> None:
 
 
 def sweep(folder: str) -> None:
-    """Remove what dead hosts have left here. Cheap enough for every run: a folder that is slow to list is listed
-    rarely."""
+    """Remove what dead hosts have left here. Cheap enough for every run: a folder is not listed again until it has
+    changed, and one that is slow to list is listed rarely."""
+    try:
+        changed = os.stat(folder).st_mtime_ns
+    except OSError:
+        return
     with _sweep_lock:
-        if time.monotonic() < _next_sweep.get(folder, 0.0):
+        if time.monotonic() < _next_sweep.get(folder, 0.0) or _last_clean.get(folder) == changed:
             return
         _next_sweep[folder] = float("inf")  # Another thread is at it.
-    names = 0
+    names: list[os.DirEntry[str]] = []
     try:
-        names, found = _look_through(folder)
-        for path in found:
+        names = _names_in(folder)
+        for path in _abandoned(names):
             _remove(path)
+        if time.time_ns() - changed > SETTLED_NS and not any(map(_is_of_another_host, names)):
+            _last_clean[folder] = changed
     finally:
-        _next_sweep[folder] = time.monotonic() + (names * PAUSE_PER_NAME if names > SMALL_FOLDER else 0.0)
+        _next_sweep[folder] = time.monotonic() + (len(names) * PAUSE_PER_NAME if len(names) > SMALL_FOLDER else 0.0)
 
 
 def abandoned(folder: str) -> list[str]:
     """Files and folders here that belong to a dead host of this user."""
-    return _look_through(folder)[1]
+    return _abandoned(_names_in(folder))
 
 
 def remove_abandoned(path: str) -> bool:
@@ -150,20 +158,25 @@ def remove_abandoned(path: str) -> bool:
     return not os.path.lexists(path)
 
 
-def _look_through(folder: str) -> tuple[int, list[str]]:
-    """How many names there are, and the paths of the abandoned ones."""
+def _names_in(folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            names = list(entries)
+            return list(entries)
     except OSError:
-        return 0, []
-    return len(names), [entry.path for entry in names if _is_abandoned(entry)]
+        return []
+
+
+def _abandoned(names: list[os.DirEntry[str]]) -> list[str]:
+    return [entry.path for entry in names if _is_of_another_host(entry) and _is_abandoned(entry)]
+
+
+def _is_of_another_host(entry: os.DirEntry[str]) -> bool:
+    return owner_of(entry.name) not in (None, host_identity())
 
 
 def _is_abandoned(entry: os.DirEntry[str]) -> bool:
     owner = owner_of(entry.name)
-    if owner is None or owner == host_identity():
-        return False
+    assert owner is not None
     try:
         status = entry.stat(follow_symlinks=False)
     except OSError:

@@ -5,30 +5,39 @@ from __future__ import annotations
 import abc
 import copy
 import os
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
-from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack, get_args
 
 import attrs
 
-from ._values import check_known, check_path, check_seconds, check_size, check_text
+from ._values import check_choice, check_known, check_path, check_seconds, check_size, check_text
 from .clis.facts import CliFacts
-from .engine.agent_run import AgentRun, remember
 from .engine.dialect import Dialect, Extracted, HookDialect
+from .engine.live_dialect import LiveDialect
+from .engine.live_session import LiveSession
 from .engine.outcome import Closing, Ended, RunOutcome
 from .engine.python_tools import check_tools
 from .engine.resources import RunResources
 from .engine.session import Session
 from .engine.transport import Transport
 from .engine.turn import Turn
-from .errors import WORKING_DIRECTORY_NOT_FOUND, AgentRunError, RunSetupError
+from .errors import WORKING_DIRECTORY_NOT_FOUND, RunSetupError, UnsupportedOperationError
 from .process.child import ChildProcess
 from .process.environment import host_environment
 from .process.greenlets import check_host
 from .process.host import host_identity
 from .process.launch import Launch, Limits, Setup
 from .recording.recorder import Recording, as_recording
-from .types import AgentErrorEvent, AgentEvent, AgentExecuteParams, AgentRunResult, PromptSyntax, RunFields
+from .session import AgentSession
+from .types import (
+    AgentErrorEvent,
+    AgentExecuteParams,
+    PromptSyntax,
+    RunFields,
+    SessionFields,
+    TransportChoice,
+)
+from .verbs import Verbs
 from .versions import found_elsewhere, installed_version
 from .wire.json_lines import MAX_LINE_BYTES
 
@@ -36,6 +45,8 @@ DEFAULT_TIMEOUT = 300.0  # Seconds of silence.
 DEFAULT_TOOL_TIMEOUT = 1800.0  # Seconds of silence while a tool runs: a long build prints nothing.
 DEFAULT_LINGER = 2.0  # Seconds a CLI may stay after its last word.
 MAX_PENDING_BYTES = 256 * 1024 * 1024  # Unread output kept in memory before the CLI is made to wait.
+DEFAULT_IDLE_TIMEOUT = 600.0  # Seconds after which the idle process of a session is let go.
+NO_PROMPT = "(none)"  # Stands in the fields of a session, which need one to be checked; each turn has its own.
 MARKER_PREFIX = "REMOTECLAW_SYNC_RUN_"
 
 
@@ -47,6 +58,7 @@ class RuntimeOptions(TypedDict, total=False):
     max_pending_bytes: int
     max_line_bytes: int
     record: str | os.PathLike[str] | Recording | None
+    transport: TransportChoice
 
 
 class CliOptions(RuntimeOptions, total=False):
@@ -55,55 +67,6 @@ class CliOptions(RuntimeOptions, total=False):
     command: str | os.PathLike[str] | Sequence[str]
     timeout: float | None
     prompt_syntax: PromptSyntax
-
-
-class Verbs(abc.ABC):
-    """The three ways to have an agent do something; they differ in what the caller is given."""
-
-    @abc.abstractmethod
-    def new_turn(self, params: AgentExecuteParams | str, fields: RunFields) -> Turn:
-        """A turn that has not begun. Raises ValueError or TypeError for bad arguments."""
-
-    def execute(
-        self, params: AgentExecuteParams | str, **fields: Unpack[RunFields]
-    ) -> Generator[AgentEvent, None, None]:
-        """Run the CLI and yield its events, the last of them `done`. Blocks while waiting for the next.
-
-        Takes an AgentExecuteParams, or a prompt and its other fields as keywords. Bad arguments raise here
-        (ValueError, TypeError); nothing is started before the first `next()`; what goes wrong later is an `error`
-        event. Leaving early (`close()`, `break`, an exception) ends the CLI and all it started.
-        """
-        turn = self.new_turn(params, fields)
-        events = turn.events()
-        remember(events, turn)
-        return events
-
-    def start(self, params: AgentExecuteParams | str, **fields: Unpack[RunFields]) -> AgentRun:
-        """The same run as a handle: an iterator and context manager with `abort()`, `close()`, `pid`, `result`.
-
-        Does not block: the CLI is started when the first event is asked for. Raises as `execute()` does.
-        """
-        turn = self.new_turn(params, fields)
-        return AgentRun(turn.events(), turn)
-
-    def run(
-        self, params: AgentExecuteParams | str, *, check: bool = True, **fields: Unpack[RunFields]
-    ) -> AgentRunResult:
-        """Run to the end and return the summary. Blocks until then.
-
-        Raises AgentRunError (with the result and the `error` events) if the run failed, unless `check` is False, and
-        ValueError or TypeError for bad arguments.
-        """
-        turn = self.new_turn(params, fields)
-        reported: list[AgentErrorEvent] = []
-        with closing(turn.events()) as events:
-            for event in events:
-                if isinstance(event, AgentErrorEvent):
-                    reported.append(event)
-        assert turn.result is not None
-        if check and not turn.result.ok:
-            raise AgentRunError(turn.result, reported)
-        return turn.result
 
 
 class CLIRuntimeBase(Verbs):
@@ -121,6 +84,8 @@ class CLIRuntimeBase(Verbs):
         max_pending_bytes: unread output kept in memory before the CLI is made to wait.
         max_line_bytes: a longer line is skipped and reported.
         record: write what the CLI says to this file, for `ReplayRuntime` (see record.py).
+        transport: "oneshot" (a process for each prompt), "live" (one that can be talked to while it works) or "auto":
+            one-shot, unless a run has `approve`.
     """
 
     provider: ClassVar[str | None] = None
@@ -142,6 +107,7 @@ class CLIRuntimeBase(Verbs):
         max_pending_bytes: int = MAX_PENDING_BYTES,
         max_line_bytes: int = MAX_LINE_BYTES,
         record: str | os.PathLike[str] | Recording | None = None,
+        transport: TransportChoice = "auto",
     ) -> None:
         check_seconds("timeout", timeout)
         check_seconds("tool_timeout", tool_timeout)
@@ -154,12 +120,51 @@ class CLIRuntimeBase(Verbs):
         self.linger = linger
         self.max_pending_bytes = max_pending_bytes
         self.max_line_bytes = max_line_bytes
+        check_choice("transport", transport, get_args(TransportChoice))
         self.record = as_recording(record)
+        self.transport: TransportChoice = transport
+        self.is_live = False  # True in the copy that serves a live session.
         self.outcome = RunOutcome()
         self._launched_env: dict[str, str] = {}  # Of the CLI that was started last.
 
     def new_turn(self, params: AgentExecuteParams | str, fields: RunFields) -> Turn:
-        return Turn(Session(self.private_copy(), self.checked(params, fields)))
+        checked = self.checked(params, fields)
+        if not self._goes_live(checked):
+            return Turn(Session(self.private_copy()), checked)
+        live = LiveSession(self.live_copy(), checked, idle_timeout=None, one_turn=True)
+        return live.new_turn(checked)
+
+    def open_session(self, **fields: Unpack[SessionFields]) -> AgentSession:
+        """A conversation with a process that stays: many turns, approvals, interrupts.
+
+        Takes the fields that hold for all turns, and `idle_timeout`: seconds after which an idle process is let go
+        (None keeps it); the next turn starts another one and resumes. Nothing is started before the first turn or
+        `warm()`. Raises UnsupportedOperationError for a CLI without live sessions, ValueError or TypeError for bad
+        arguments.
+        """
+        check_known("a session has no field", fields, SessionFields.__annotations__)
+        idle_timeout = fields.pop("idle_timeout", DEFAULT_IDLE_TIMEOUT)
+        check_seconds("idle_timeout", idle_timeout)
+        run_fields: RunFields = {**fields}  # type: ignore[typeddict-item]
+        params = self.checked(NO_PROMPT, run_fields)
+        if self.transport == "oneshot":
+            raise UnsupportedOperationError("a runtime with transport='oneshot' has no live sessions")
+        return AgentSession(LiveSession(self.live_copy(), params, idle_timeout=idle_timeout))
+
+    def _goes_live(self, params: AgentExecuteParams) -> bool:
+        if self.transport == "oneshot" and params.approve is not None:
+            raise UnsupportedOperationError("approve needs a live run, and this runtime has transport='oneshot'")
+        return self.transport == "live" or params.approve is not None
+
+    def live_copy(self) -> Self:
+        """For one live session. Raises UnsupportedOperationError if there are none."""
+        private = self.private_copy()
+        if private.new_live_dialect() is None:
+            raise UnsupportedOperationError(f"{self.program} has no live sessions in this package yet")
+        if private.record is not None:
+            raise UnsupportedOperationError("live sessions cannot be recorded yet; use a runtime without record=")
+        private.is_live = True
+        return private
 
     def checked(self, params: AgentExecuteParams | str, fields: RunFields) -> AgentExecuteParams:
         """What the verbs were given, as params that this runtime can do. Raises ValueError or TypeError."""
@@ -302,6 +307,10 @@ class CLIRuntimeBase(Verbs):
         """How the lines of a run are read: by the hooks, unless a runtime has a dialect of its own."""
         return HookDialect(self)
 
+    def new_live_dialect(self) -> LiveDialect | None:
+        """How one talks with a process of this CLI that stays; None if it has none."""
+        return None
+
     def prepare(self, params: AgentExecuteParams, resources: RunResources, dialect: Dialect) -> Launch:
         """Everything that is needed to start the child."""
         params = self.resolve(params)
@@ -314,11 +323,14 @@ class CLIRuntimeBase(Verbs):
         self.enter_run(params, resources)
         self._launched_env = self._environment(params, cwd, marker)
         life_is_everything = type(dialect).is_life is Dialect.is_life
+        live = dialect if isinstance(dialect, LiveDialect) else None
         return Launch(
             argv=(*self.command, *self.build_args(params)),
             env=self._launched_env,
             cwd=cwd,
-            stdin=self.stdin_data(params),
+            stdin=self.stdin_data(params) if live is None else live.greeting,
+            stdin_stays_open=live is not None,
+            farewell=None if live is None else live.farewell(),
             marker=marker,
             events_on=self.ndjson_stream,
             limits=Limits(self.timeout, self.tool_timeout, resources.time_left()),

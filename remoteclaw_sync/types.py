@@ -56,6 +56,9 @@ ErrorSubtype: TypeAlias = Literal[
     "untrusted_directory",
 ]
 
+# How a run is done: by a process that gets one prompt and exits, or by one that stays and can be talked to.
+TransportChoice: TypeAlias = Literal["auto", "oneshot", "live"]
+
 # Tool names are built from server names ("mcp__<server>__<tool>"); the APIs behind the CLIs end near this.
 MAX_MCP_NAME_LENGTH = 128
 
@@ -147,6 +150,67 @@ def _takes_timeout(wait: Callable[..., object]) -> bool:
     return True
 
 
+# --- approvals -----------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class PermissionRequest(Value):
+    """The agent asks whether it may call a tool, or asks the user something.
+
+    Args:
+        id: of this request, as the CLI names it.
+        tool_name: the tool.
+        tool_id: of the call; the `tool_use` event has the same.
+        input: the arguments of the call.
+        reason: why the CLI asks, if it says so.
+        session_id: the conversation that asks, if it has an id yet.
+        parent_tool_use_id: the call that started the sub-agent which asks, if one does.
+        questions: what the user is asked, as the CLI puts it; answer with `Allow(answers={question: answer})`.
+    """
+
+    id: str
+    tool_name: str
+    tool_id: str = ""
+    input: Mapping[str, Any] = attrs.field(factory=dict)
+    reason: str | None = None
+    session_id: str | None = None
+    parent_tool_use_id: str | None = None
+    questions: tuple[Mapping[str, Any], ...] = attrs.field(default=(), converter=as_tuple)
+
+
+@attrs.frozen
+class Allow(Value):
+    """The call may be made.
+
+    Args:
+        input: other arguments for it, all of them; None leaves them as they are.
+        remember: allow further calls of this tool (of a shell: this same command) without asking, until the session
+            is closed.
+        answers: to the questions of the request, by their wording.
+    """
+
+    input: Mapping[str, Any] | None = None
+    remember: bool = False
+    answers: Mapping[str, Any] | None = None
+
+
+@attrs.frozen
+class Deny(Value):
+    """The call must not be made. The agent is told the message and goes on, or (`stop`) its turn is aborted."""
+
+    message: str = ""
+    stop: bool = False
+
+
+Decision: TypeAlias = bool | Allow | Deny
+Approve: TypeAlias = Callable[[PermissionRequest], Decision]
+
+
+def _check_approve(approve: object) -> None:
+    if not callable(approve):
+        raise TypeError(f"approve must be a function of one argument, not {type(approve).__name__}")
+
+
 @attrs.frozen
 class AgentExecuteParams(Value):
     """Input of one run. Checked when it is built: every message names the field.
@@ -166,6 +230,7 @@ class AgentExecuteParams(Value):
         deadline: seconds of wall clock for the whole run.
         tools: Python functions that the agent may call; they run in threads of this process.
         prompt_syntax: "cli" lets the CLI interpret `/commands` and `@files` in the prompt (default: "text").
+        approve: decides on tool calls that the CLI asks about; called in the thread that iterates.
     """
 
     prompt: str = attrs.field(repr=lambda prompt: f"<{len(prompt)} characters>")
@@ -188,6 +253,7 @@ class AgentExecuteParams(Value):
     tools: tuple[Any, ...] = attrs.field(
         default=(), converter=as_tuple, kw_only=True, repr=False, eq=False, metadata=TRANSIENT
     )
+    approve: Approve | None = attrs.field(default=None, kw_only=True, repr=False, eq=False, metadata=TRANSIENT)
 
     def __attrs_post_init__(self) -> None:
         check_text("prompt", self.prompt)
@@ -213,6 +279,8 @@ class AgentExecuteParams(Value):
         check_seconds("deadline", self.deadline)
         if self.prompt_syntax is not None:
             check_choice("prompt_syntax", self.prompt_syntax, get_args(PromptSyntax))
+        if self.approve is not None:
+            _check_approve(self.approve)
 
 
 class RunFields(TypedDict, total=False):
@@ -231,6 +299,27 @@ class RunFields(TypedDict, total=False):
     deadline: float | None
     prompt_syntax: PromptSyntax | None
     tools: Iterable[Any]
+    approve: Approve | None
+
+
+class SessionFields(TypedDict, total=False):
+    """The keywords of `open_session`: what holds for all turns, and how long an idle process is kept."""
+
+    session_id: str | None
+    mcp_servers: Mapping[str, McpServerConfig]
+    working_directory: str | os.PathLike[str] | None
+    env: Mapping[str, str | None]
+    system_prompt: str | None
+    model: str | None
+    permission_mode: PermissionMode
+    extra_args: Iterable[str]
+    tools: Iterable[Any]
+    approve: Approve | None
+    idle_timeout: float | None
+
+
+# The fields of `AgentExecuteParams` that belong to one turn. All others belong to its session.
+TURN_FIELDS = frozenset({"prompt", "images", "deadline", "abort_signal", "prompt_syntax"})
 
 
 # --- what comes out ------------------------------------------------------------------------------------
@@ -357,6 +446,14 @@ class AgentToolResultEvent(_Event):
 
 
 @attrs.frozen
+class AgentPermissionEvent(_Event):
+    """The agent waits for an answer. `approve` is asked next; without one the answer is no."""
+
+    type: ClassVar[Literal["permission"]] = "permission"
+    request: PermissionRequest = attrs.field(metadata=decoded_by(PermissionRequest.from_dict))
+
+
+@attrs.frozen
 class AgentErrorEvent(_Event):
     """Something went wrong. Whether the run failed is for `done` to say: a CLI survives many errors."""
 
@@ -374,7 +471,13 @@ class AgentDoneEvent(_Event):
 
 
 AgentEvent: TypeAlias = (
-    AgentTextEvent | AgentThinkingEvent | AgentToolUseEvent | AgentToolResultEvent | AgentErrorEvent | AgentDoneEvent
+    AgentTextEvent
+    | AgentThinkingEvent
+    | AgentToolUseEvent
+    | AgentToolResultEvent
+    | AgentPermissionEvent
+    | AgentErrorEvent
+    | AgentDoneEvent
 )
 
 _EVENT_CLASSES: dict[str, type[AgentEvent]] = {cls.type: cls for cls in get_args(AgentEvent)}

@@ -140,12 +140,12 @@ class LeakLook:
         self._numbers_before = _numbers()
         self._before = _threads() | _descriptors()
 
-    def leaks(self) -> set[str]:
+    def leaks(self, patience: float = LEAK_PATIENCE) -> set[str]:
         """All that must not outlive a test, each described in words; after some patience for what ends by itself."""
         if wait_until(lambda: not self._found(), A_MOMENT):
             return set()
         gc.collect()
-        wait_until(lambda: not self._found(), LEAK_PATIENCE)
+        wait_until(lambda: not self._found(), patience)
         return self._found()
 
     def _found(self) -> set[str]:

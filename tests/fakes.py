@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -211,6 +212,25 @@ def alive(pid: int) -> bool:
     return state not in (b"Z", b"X")
 
 
+def children(pid: int) -> list[int]:
+    """Of all threads of this process."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # A thread that has ended since.
+            found += map(int, path.read_text().split())
+    return found
+
+
+def is_guarded(host: int) -> bool:
+    """Whether this host has a CLI and, some milliseconds later, the guard that ends it if the host is killed."""
+    return len(children(host)) == 2
+
+
+def is_kept_waiting(pid: int) -> bool:
+    """Whether this process writes to a pipe that is full."""
+    return "pipe_write" in Path(f"/proc/{pid}/wchan").read_text()
+
+
 class Container:
     """A place whose processes see only each other: for tests of what looks at all processes of this user.
 
@@ -252,8 +272,8 @@ class Container:
     def kill(self, process: subprocess.Popen[Any]) -> None:
         """SIGKILL to what was started with `inside`, if it is still there. `process` only waits for it, outside."""
         if process.poll() is None:
-            for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
+            for pid in children(process.pid):
+                os.kill(pid, signal.SIGKILL)
         process.wait(PATIENCE)
 
 

@@ -28,6 +28,8 @@ LAYERS: tuple[set[str], ...] = (
     {"config_files", "tool_server"},
     {"recording.file", "recording.recorder"},
     {"engine"},
+    {"verbs"},
+    {"session"},
     {"runtime"},
     {"clis"},
     CLIS,
@@ -48,16 +50,16 @@ FLOORS = {
     "cli": "help server_folder strangers terminal_text < arguments leftovers probe status_line"
     " < completion dispatch views < doctor mcp_options serve show < replay run < providers",
     "clis": "facts < dialect fake mcp_entries shared < registry",
-    "clis.claude": "facts < fake mcp messages < dialect < runtime",
+    "clis.claude": "facts < fake mcp messages < dialect < live < runtime",
     "clis.codex": "facts < fake items mcp rollout stderr < dialect < runtime",
     "clis.gemini": "facts < failures fake mcp prompt sessions < dialect < runtime",
     "clis.opencode": "facts < fake stderr store < mcp two < config errors < dialect < runtime",
     "config_files": "jsonc private_file < config_edit < borrowed",
     "demo": "agent < runtime",
-    "engine": "asking classify outcome resources startup transport < dialect python_tools verdict < agent reader"
-    " < setup < session < turn < agent_run",
-    "process": "ending environment greenlets host life native program tag tail"
-    " < abort_listener launch live_children sweep < backend clocks guard spawn_errors < fallback posix < child",
+    "engine": "approval asking classify outcome resources startup transport < dialect python_tools verdict"
+    " < agent live_dialect reader < setup < session < turn < agent_run live_session",
+    "process": "ending environment greenlets host life native program tag tail < abort_listener launch live_children"
+    " < backend clocks guard spawn_errors sweep < fallback posix < child",
     "recording": "file < recorder < replay",
     "redaction": "known letters < secrets < prompts < scrubber",
     "tool_server": "docstrings relay schema < __main__ tools < messaging protocol < server",

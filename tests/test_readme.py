@@ -160,6 +160,15 @@ def test_the_script_says_why_where_the_cli_is_missing(shop: Shop) -> None:
     assert "CLI_NOT_FOUND command 'no-such-claude' was not found on PATH" in printed
 
 
+def test_the_session_has_two_turns_on_one_process(shop: Shop) -> None:
+    claude = shop.fake("claude", "test_sleep.", "Done.")
+    assert shop.run(recipes()["session"]) == "test_sleep.\nDone.\n"
+    first, second = claude.calls
+    assert [first.stdin, second.stdin] == ["Which test is the slowest?", "Make it faster."]
+    assert first.argv == second.argv
+    assert not any("--resume" in part for part in second.argv)
+
+
 def test_the_second_run_goes_on_with_the_session_of_the_first(shop: Shop) -> None:
     codex = shop.fake("codex", "test_load", "Done.")
     assert shop.run(recipes()["resume"]) == "Done.\n"

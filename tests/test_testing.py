@@ -71,6 +71,7 @@ def test_a_resumed_run_keeps_its_session(provider: str, fake_cli: Put, tmp_path:
     assert result.session_id == RESUMABLE
 
 
+@pytest.mark.slow
 def test_a_fake_can_hang_crash_and_talk_nonsense(fake_cli: Put, tmp_path: Path) -> None:
     fake_cli(
         "claude",
@@ -84,6 +85,7 @@ def test_a_fake_can_hang_crash_and_talk_nonsense(fake_cli: Put, tmp_path: Path) 
     assert (crashed.exit_code, crashed.error_subtype, crashed.stderr) == (3, "crash", "boom")
 
 
+@pytest.mark.slow
 def test_several_runs_at_once_are_told_apart(fake_cli: Put, tmp_path: Path) -> None:
     fake = fake_cli("claude", FakeAnswer("same", delay=0.05))
     runs = [create_cli_runtime("claude").start(f"prompt {number}", working_directory=tmp_path) for number in range(4)]
@@ -147,3 +149,16 @@ def test_a_users_test_suite_passes_with_the_fixture_imported_in_its_conftest(tmp
         sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--basetemp", temporary, "--rootdir", suite, suite]))
     """
     assert "1 passed" in run_host(code, str(tmp_path), str(tmp_path / "temporary"))
+
+
+def test_a_fake_claude_serves_a_live_session(tmp_path: Path) -> None:
+    claude = write_fake_cli(tmp_path, "claude", "One.", FakeAnswer("Two.", tools=[ToolCall("bash", {}, "out")]))
+    runtime = create_cli_runtime("claude", command=claude.path)
+    with runtime.open_session(session_id="mine") as session:
+        results = [session.run(words) for words in ("first", "second", "third")]
+    assert [(result.text, result.session_id) for result in results] == [
+        ("One.", "mine"),
+        ("Two.", "mine"),
+        ("Two.", "mine"),
+    ]
+    assert [call.stdin for call in claude.calls] == ["first", "second", "third"]

@@ -25,6 +25,7 @@ from remoteclaw_sync import (
     AgentErrorEvent,
     AgentEvent,
     AgentExecuteParams,
+    AgentPermissionEvent,
     AgentRunError,
     AgentRunResult,
     AgentRuntime,
@@ -33,15 +34,18 @@ from remoteclaw_sync import (
     AgentToolResultEvent,
     AgentToolUseEvent,
     AgentUsage,
+    Allow,
     BridgeCallbacks,
     ChannelMessage,
     CLIRuntimeBase,
     CronJob,
+    Deny,
     McpMessageTarget,
     McpServerConfig,
     McpSideEffects,
     OutgoingMessage,
     PermissionDenial,
+    PermissionRequest,
     ReplyPayload,
     event_from_dict,
 )
@@ -88,11 +92,23 @@ SIDE_EFFECTS = McpSideEffects(
     cron_adds=2,
 )
 
+PERMISSION_REQUEST = PermissionRequest(
+    "r1",
+    "Bash",
+    "call-1",
+    {"command": NASTY},
+    NASTY,
+    "s1",
+    "parent",
+    ({"question": NASTY, "options": [{"label": "a"}]},),
+)
+
 EVENTS: tuple[AgentEvent, ...] = (
     AgentTextEvent(NASTY),
     AgentThinkingEvent(NASTY),
     AgentToolUseEvent("Bash", "call-1", {"command": NASTY, "nested": {"list": [1, 2.5, None, True]}}, "parent"),
     AgentToolResultEvent("call-1", NASTY, True, "parent"),
+    AgentPermissionEvent(PERMISSION_REQUEST),
     AgentErrorEvent(NASTY, "CLI_ERROR"),
     AgentDoneEvent(FULL_RESULT),
 )
@@ -104,6 +120,9 @@ FULL_VALUES: tuple[Value, ...] = (
     HTTP_SERVER,
     USAGE,
     PermissionDenial("Bash", NASTY, "call-1"),
+    PERMISSION_REQUEST,
+    Allow({"command": NASTY}, True, {"Which?": "this"}),
+    Deny(NASTY, True),
     FULL_RESULT,
     McpMessageTarget("message", "telegram", "acc", "chat"),
     SIDE_EFFECTS,
@@ -133,15 +152,19 @@ FULL_VALUES: tuple[Value, ...] = (
     CronJob(schedule="0 9 * * *", prompt=NASTY, name="morning", provider="slack", to="C1", thread_id="t1"),
 )
 # Fields that stay in this process, and are in no dict.
-TRANSIENT_FIELDS = {"abort_signal", "tools"}
+TRANSIENT_FIELDS = {"abort_signal", "tools", "approve"}
 MINIMAL_VALUES: tuple[Value, ...] = (
     AgentTextEvent(""),
     AgentThinkingEvent(""),
     AgentToolUseEvent("Bash", "call-1"),
     AgentToolResultEvent("call-1"),
+    AgentPermissionEvent(PermissionRequest("r1", "Bash")),
     AgentErrorEvent(""),
     AgentDoneEvent(AgentRunResult()),
     AgentExecuteParams("hi"),
+    PermissionRequest("r1", "Bash"),
+    Allow(),
+    Deny(),
     McpServerConfig("npx"),
     AgentUsage(),
     PermissionDenial("Bash"),
@@ -254,7 +277,9 @@ def test_a_missing_key_without_a_default_is_named() -> None:
 
 @pytest.mark.parametrize("kind", ["", "Text", "result", None, 1, ["text"], {}])
 def test_event_from_dict_refuses_a_type_that_is_none_of_ours(kind: object) -> None:
-    with pytest.raises(ValueError, match="^type must be one of text, thinking, tool_use, tool_result, error, done"):
+    with pytest.raises(
+        ValueError, match="^type must be one of text, thinking, tool_use, tool_result, permission, error, done"
+    ):
         event_from_dict({"type": kind, "text": "a"})
     with pytest.raises(ValueError, match="^type must be one of"):
         event_from_dict({"text": "a"})
@@ -291,6 +316,7 @@ def test_each_event_has_its_literal_type_on_the_class() -> None:
         "AgentThinkingEvent": "thinking",
         "AgentToolUseEvent": "tool_use",
         "AgentToolResultEvent": "tool_result",
+        "AgentPermissionEvent": "permission",
         "AgentErrorEvent": "error",
         "AgentDoneEvent": "done",
     }

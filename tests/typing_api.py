@@ -19,27 +19,34 @@ from remoteclaw_sync import (
     AgentErrorEvent,
     AgentEvent,
     AgentExecuteParams,
+    AgentPermissionEvent,
     AgentRun,
     AgentRunError,
     AgentRunResult,
     AgentRuntime,
+    AgentSession,
     AgentTextEvent,
     AgentThinkingEvent,
     AgentToolResultEvent,
     AgentToolUseEvent,
     AgentUsage,
+    Allow,
     BridgeCallbacks,
     ChannelMessage,
     ClaudeCliRuntime,
     CLIRuntimeBase,
     CodexCliRuntime,
+    Deny,
     GeminiCliRuntime,
     McpMessageTarget,
     McpServerConfig,
     McpSideEffects,
     OpenCodeCliRuntime,
     PermissionDenial,
+    PermissionRequest,
     ReplyPayload,
+    SessionBusyError,
+    UnsupportedOperationError,
     __version__,
     classify_error,
     create_cli_runtime,
@@ -59,6 +66,9 @@ def by_isinstance(event: AgentEvent) -> str | None:
         return event.tool_name
     if isinstance(event, AgentToolResultEvent):
         return event.output if event.is_error else event.tool_id
+    if isinstance(event, AgentPermissionEvent):
+        assert_type(event.request, PermissionRequest)
+        return event.request.reason
     if isinstance(event, AgentErrorEvent):
         assert_type(event.code, str | None)
         return event.message
@@ -79,6 +89,9 @@ def by_type(event: AgentEvent) -> str | None:
     if event.type == "tool_result":
         assert_type(event, AgentToolResultEvent)
         return event.output
+    if event.type == "permission":
+        assert_type(event, AgentPermissionEvent)
+        return event.request.tool_name
     if event.type == "error":
         assert_type(event, AgentErrorEvent)
         return event.message
@@ -95,6 +108,8 @@ def by_match_on_type(event: AgentEvent) -> str:
             return event.tool_name
         case "tool_result":
             return event.output
+        case "permission":
+            return event.request.tool_name
         case "error":
             return event.message
         case "done":
@@ -111,6 +126,8 @@ def by_match_on_class(event: AgentEvent) -> str:
             return name + call
         case AgentToolResultEvent(output=output):
             return output
+        case AgentPermissionEvent(request):
+            return request.tool_name
         case AgentErrorEvent(message, code):
             return message + (code or "")
         case AgentDoneEvent(result):
@@ -124,6 +141,7 @@ def the_type_is_a_literal_of_the_class() -> None:
     assert_type(AgentThinkingEvent.type, Literal["thinking"])
     assert_type(AgentToolUseEvent.type, Literal["tool_use"])
     assert_type(AgentToolResultEvent.type, Literal["tool_result"])
+    assert_type(AgentPermissionEvent.type, Literal["permission"])
     assert_type(AgentErrorEvent.type, Literal["error"])
     assert_type(AgentDoneEvent.type, Literal["done"])
 
@@ -169,6 +187,31 @@ def run(runtime: CLIRuntimeBase) -> None:
     except AgentRunError as error:
         assert_type(error.result, AgentRunResult)
         assert_type(error.errors, tuple[AgentErrorEvent, ...])
+
+
+def session(runtime: CLIRuntimeBase) -> None:
+    def approve(request: PermissionRequest) -> bool | Allow | Deny:
+        if request.questions:
+            return Allow(answers={"Which colour?": "blue"})
+        return Allow(remember=True) if request.tool_name == "Read" else Deny("not now", stop=True)
+
+    try:
+        with runtime.open_session(working_directory=".", approve=approve, idle_timeout=None) as conversation:
+            assert_type(conversation, AgentSession)
+            conversation.warm()
+            conversation.set_model("large")
+            conversation.set_permission_mode("accept-edits")
+            assert_type(conversation.run("hi", deadline=60), AgentRunResult)
+            assert_type(conversation.session_id, str | None)
+            with conversation.start("go on") as run:
+                run.steer("and hurry")
+                run.abort()
+            answer(conversation, "hi")
+    except (SessionBusyError, UnsupportedOperationError):
+        pass
+    runtime.run("hi", approve=lambda request: True)
+    runtime.open_session(images=["a.png"])  # type: ignore[call-arg]
+    conversation.set_permission_mode("readonly")  # type: ignore[arg-type]
 
 
 def a_misspelt_field_or_option_is_seen_before_the_run(runtime: CLIRuntimeBase) -> None:

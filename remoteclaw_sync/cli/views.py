@@ -11,6 +11,7 @@ from ..types import (
     AgentDoneEvent,
     AgentErrorEvent,
     AgentEvent,
+    AgentPermissionEvent,
     AgentRunResult,
     AgentTextEvent,
     AgentThinkingEvent,
@@ -77,6 +78,8 @@ class TextView:
                 self._call(event)
             case AgentToolResultEvent():
                 self._result(event)
+            case AgentPermissionEvent():
+                self._progress.doing = f"asking for {one_line(event.request.tool_name) or 'permission'}"
             case AgentErrorEvent() if event.code != ABORTED:
                 self._complain(event)
             case AgentDoneEvent():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from ..engine.dialect import Dialect, Extracted
 from ..engine.outcome import Closing, Ended
+from ..errors import UnsupportedOperationError
 from ..runtime import CLIRuntimeBase
 from ..types import AgentExecuteParams
 
@@ -22,11 +23,11 @@ class DialectRuntime(CLIRuntimeBase):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.reset_state()
-        self._renew_dialect()
+        self._use(self.DIALECT())
 
-    def _renew_dialect(self) -> None:
-        self.dialect = self.DIALECT()
-        self.outcome = self.dialect.outcome
+    def _use(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.outcome = dialect.outcome
 
     def extract_event(self, line: str) -> Extracted:
         """What a line of this CLI means, given what came before it."""
@@ -34,9 +35,18 @@ class DialectRuntime(CLIRuntimeBase):
 
     def new_dialect(self, params: AgentExecuteParams) -> Dialect:
         """A fresh one for each start, unless a subclass wants to see the lines itself."""
-        self._renew_dialect()
-        overridden = type(self).extract_event is not DialectRuntime.extract_event
-        return super().new_dialect(params) if overridden else self.dialect
+        live = self.new_live_dialect() if self.is_live else None
+        self._use(live or self.DIALECT())
+        return super().new_dialect(params) if self._reads_lines_itself else self.dialect
+
+    @property
+    def _reads_lines_itself(self) -> bool:
+        return type(self).extract_event is not DialectRuntime.extract_event
+
+    def live_copy(self) -> Self:
+        if self._reads_lines_itself:
+            raise UnsupportedOperationError("a runtime with an extract_event of its own has no live sessions")
+        return super().live_copy()
 
     # A subclass that reads the lines itself gets everything it does not define from the dialect.
 

@@ -47,6 +47,9 @@ class DemoRuntime(ClaudeCliRuntime):
             command or (sys.executable, "-I", "-S", AGENT), timeout=timeout, prompt_syntax=prompt_syntax, **options
         )
 
+    def new_live_dialect(self) -> None:
+        """This agent answers one prompt and exits."""
+
     def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
         env = super().build_env(params)
         if self.pace is not None:

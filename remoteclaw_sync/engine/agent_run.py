@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Generator, Iterator
 from types import TracebackType
 
+from .._values import check_text
 from ..process.ending import EndReason
 from ..types import AgentEvent, AgentRunResult
 from .turn import Turn
@@ -31,7 +32,8 @@ def run_of(events: object) -> AgentRun | None:
 class AgentRun(Iterator[AgentEvent]):
     """One run: iterate it for its events, use it as a context manager to be sure of its end.
 
-    Nothing is started before the first event is asked for. `abort()` and `close()` may be called from any thread.
+    Nothing is started before the first event is asked for. `abort()`, `steer()` and `close()` may be called from any
+    thread.
     """
 
     def __init__(self, events: Generator[AgentEvent, None, None], turn: Turn) -> None:
@@ -64,8 +66,19 @@ class AgentRun(Iterator[AgentEvent]):
         return self._turn.result
 
     def abort(self) -> None:
-        """End the run: its consumer gets an `error` with code ABORTED, then `done`. Does not block."""
+        """End the run: its consumer gets an `error` with code ABORTED, then `done`. Does not block.
+
+        A live session stays usable: the CLI is interrupted, and ended only if that takes more than two seconds.
+        """
         self._turn.request_end(EndReason.ABORTED)
+
+    def steer(self, text: str) -> None:
+        """Give a running turn of a live session further words; it goes on until the model has answered them.
+
+        Does not block. Raises UnsupportedOperationError if there is no such turn, or the CLI has no way.
+        """
+        check_text("text", text)
+        self._turn.steer(text)
 
     def close(self) -> None:
         """End the run without another event and wait until its processes are gone (bounded, a second or two)."""

@@ -50,16 +50,20 @@ else:
 logger = logging.getLogger(__name__)
 
 TERM_GRACE = 1.5  # From SIGTERM to SIGKILL: the CLIs take 0.03-0.6 s to act on it.
-KILL_PATIENCE = 5.0  # From SIGKILL to giving up on a process that the kernel cannot end (hung disk).
-CLOSE_PATIENCE = TERM_GRACE + KILL_PATIENCE + 3.0  # The longest that close() waits for the supervisor.
-LINGER_LIMIT = 5  # At most this many linger times for a CLI that keeps talking after its final message.
-# If a signal (Ctrl-C) comes just before the main thread waits for a lock, CPython handles it only after the wait.
+KILL_PATIENCE = 5.0  # From SIGKILL to giving up on a process that the kernel does not let go (hung disk).
+CLOSE_PATIENCE = TERM_GRACE + KILL_PATIENCE + 3.0  # How long close() waits for the supervisor at the most.
+FAREWELL_PATIENCE = 2.0  # From asking a child to exit to ending it by force.
+LINGER_LIMIT = 5  # So many linger times at the most for a CLI that chatters on after its last word.
+# CPython does not notice a signal (Ctrl-C) that comes just before the main thread waits for a lock until it has it.
 SIGNAL_PATIENCE = 0.1
 # And an exception raised in another thread (Dramatiq's time limit) does not arrive while that thread waits for a lock.
 EXCEPTION_PATIENCE = 1.0
 LONGEST_SLEEP = 86_400.0  # poll() takes no more than 24 days.
-GUARD_DELAY = 0.003  # A guard process takes a millisecond of CPU: a run that ends sooner does without.
-LONGEST_WORD = 64  # Bytes: the text that marks a tool call may be cut by the end of a chunk.
+# A guard process costs a millisecond of CPU: a run that is over sooner goes without. Once the CLI has said something,
+# the guard hardly waits any longer.
+GUARD_DELAY = 0.003
+GUARD_DELAY_AFTER_WORDS = 0.0005
+LONGEST_WORD = 64  # Bytes: what tells a tool call may be cut by the end of a chunk.
 
 
 class ChildProcess:
@@ -97,6 +101,7 @@ class ChildProcess:
         self._outbox_lock = threading.RLock()
         self._input_ended = False
         self._max_unsent = MAX_UNSENT_BYTES
+        self._farewell: bytes | None = None
         self._tail = Tail()
         self.ending = EndLatch()
         self._owner = os.getpid()
@@ -262,6 +267,15 @@ class ChildProcess:
         """It is the child's turn again: silence counts from now."""
         self._clocks.release()
 
+    def let_go(self) -> None:
+        """Ask the child to exit: its farewell, the end of its stdin, and if it stays, force. Does not block."""
+        if self._is_ours() and self.phase is not Phase.ENDING:
+            try:
+                self.send(self._farewell or b"", last=True)
+            except UnreadInputError:
+                self.request_close()
+            self.begin_phase(Phase.ENDING, Limits(wall_clock=FAREWELL_PATIENCE))
+
     def request_end(self, reason: EndReason) -> None:
         """Ask for the child's tree to be ended for this reason, unless there already is one. Does not block."""
         if self._is_ours():
@@ -281,13 +295,24 @@ class ChildProcess:
         """Like `request_end`, because nobody wants any more output."""
         self.request_end(EndReason.CLOSED)
 
+    def begin_exit(self) -> None:
+        """The interpreter exits. A child that waits for its next turn may say goodbye first. Does not block."""
+        if self.phase is Phase.IDLE and self._farewell is not None:
+            self.let_go()
+        else:
+            self.request_close()
+
     def close(self) -> Exit:
-        """End the child's tree and wait, with a limit, until it is gone. A second call does nothing."""
-        if self._is_ours() and self._thread is not None:
+        """End the child's tree and wait until it is gone: one that was let go has its time to exit first. Bounded, and
+        does nothing a second time."""
+        thread = self._thread
+        if self._is_ours() and thread is not None:
+            if self.phase is Phase.ENDING and threading.current_thread() is not thread and may_wait():
+                self._finished.wait(FAREWELL_PATIENCE)
             self.request_close()
             if self._listener is not None:
                 self._listener.detach()
-            self._wait_until_gone(self._thread)
+            self._wait_until_gone(thread)
         return self._exit(EndReason.CLOSED)
 
     def _wait_until_gone(self, thread: threading.Thread) -> None:
@@ -351,6 +376,7 @@ class ChildProcess:
         self._life_in_events = LifeSigns(launch.max_line_bytes, launch.is_life)
         self._max_pending = launch.max_pending_bytes
         self._max_unsent = launch.max_unsent_bytes
+        self._farewell = launch.farewell
         if not launch.stdin_stays_open:
             self._input_ended = True
         if not self._clocks.begun:
@@ -392,7 +418,10 @@ class ChildProcess:
                 self._next_look_at = due
             due = self._next_look_at
             if self._chunks:
-                # As late as this: until the supervisor releases the interpreter, the consumer could only wait for it.
+                if self._guard_at != FOREVER:
+                    self._guard_at = min(self._guard_at, now + GUARD_DELAY_AFTER_WORDS)
+                    self._next_look_at = due = min(due, self._guard_at)
+                # As late as this: until the supervisor lets go of the interpreter, the consumer could only wait for it.
                 self._wake_consumer()
             backend.wait(None if due == FOREVER else min(max(due - now, 0.0), LONGEST_SLEEP))
             now = clock()
@@ -440,6 +469,9 @@ class ChildProcess:
         kept_waiting = self._paused or self._backend.events_ended
         found = self._clocks.look(now, kept_waiting=kept_waiting, in_tool=self._in_tool)
         if isinstance(found, EndReason):
+            if self.phase is Phase.IDLE and self._farewell is not None:
+                self.let_go()
+                return now
             self._claim_end(found)
             return FOREVER
         return found if expected is None else min(found, expected)

@@ -68,7 +68,8 @@ class Observer(Protocol):
 class Launch:
     """One child: its program, its input and its limits (seconds and bytes; None means no limit).
 
-    `stdin` is what it is sent first. Unless `stdin_stays_open`, its stdin is closed after that.
+    `stdin` is what it is sent first. Unless `stdin_stays_open`, its stdin is closed after that. `farewell` is what asks
+    an idle child to exit; without one it is ended by force.
     """
 
     argv: tuple[str, ...]
@@ -76,6 +77,7 @@ class Launch:
     cwd: str
     stdin: bytes = attrs.field(repr=False)
     stdin_stays_open: bool = False
+    farewell: bytes | None = attrs.field(default=None, repr=False)
     marker: str
     events_on: StreamName = "stdout"
     limits: Limits = Limits()  # Of the first phase.

@@ -14,13 +14,14 @@ from .host import after_fork
 class Closable(Protocol):
     """What the registry needs of a child."""
 
-    def request_close(self) -> None: ...
+    def begin_exit(self) -> None: ...
     def close(self) -> object: ...
     def forget_after_fork(self) -> None: ...
 
 
 _live: set[Closable] = set()
 _lock = threading.RLock()
+leaders: set[int] = set()  # The numbers of their CLIs, each ended and reaped by its own supervisor.
 _spawning: set[int] = set()  # The threads, or greenlets, that are starting a process at this moment.
 
 
@@ -52,7 +53,7 @@ def _close_all() -> None:
     # A generator's `finally` at interpreter exit is too late for file work, and a daemon thread is simply stopped.
     children = list(_live)
     for child in children:
-        child.request_close()
+        child.begin_exit()
     for child in children:
         child.close()
 
@@ -65,6 +66,7 @@ def _forget_all() -> None:
     _lock = threading.RLock()  # The old one may have been held by a thread that does not exist here.
     children = list(_live)
     _live.clear()
+    leaders.clear()
     for child in children:
         child.forget_after_fork()
 

@@ -22,10 +22,10 @@ from . import sweep
 from .greenlets import check_host, new_poll, popen, threads_are_greenlets
 from .guard import guard
 from .launch import Launch, Sink, SpawnError
-from .live_children import spawning
+from .live_children import leaders, spawning
 from .native import native, native_arguments, native_environment, write_to_pipe
 from .spawn_errors import explain_spawn_failure
-from .sweep import CAN_SWEEP, KILL_SECONDS, Grip, end_leftovers, leaders, stat_of, wait_until_gone
+from .sweep import CAN_SWEEP, KILL_SECONDS, Grip, end_leftovers, stat_of, wait_until_gone
 from .tag import new_tag, tagging
 
 logger = logging.getLogger(__name__)
@@ -277,10 +277,10 @@ class PosixBackend:
         finally:
             # Not before, and not after the child is reaped: then its pid may belong to another process.
             dismissed = guard.release(self._guarded) if self._guarded else None
+            leaders.discard(self.pid)
         if drain and not self.events_ended:
             _drain(self._events_fd, self._events)
         _drain(self._diagnostics_fd, self._diagnostics)
-        leaders.discard(self.pid)
         exit_code = self._reap()
         self._release()
         if dismissed is not None:

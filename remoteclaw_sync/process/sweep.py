@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 import attrs
 
 from .greenlets import new_poll
+from .live_children import leaders
 from .tag import tag_of
 
 logger = logging.getLogger(__name__)
@@ -144,7 +145,6 @@ class _Search:
         self.found: list[tuple[int, Stat]] | None = None  # Not yet looked for.
 
 
-leaders: set[int] = set()  # The CLIs of this host's runs. Each is ended and reaped by its own supervisor.
 _waiting: deque[_Search] = deque()
 _looking = threading.Lock()
 
@@ -179,7 +179,6 @@ def forget_after_fork() -> None:
     global _looking
     _looking = threading.Lock()
     _waiting.clear()
-    leaders.clear()
 
 
 def end_leftovers(session: int, marker: str, tag: int | None = None) -> None:

@@ -22,8 +22,9 @@ from ..factory import create_cli_runtime
 from ..process.child import ChildProcess
 from ..process.ending import EndReason
 from ..process.launch import Launch, Limits, Setup, Sink, SpawnError
-from ..runtime import CLIRuntimeBase, Verbs
+from ..runtime import CLIRuntimeBase
 from ..types import AgentErrorEvent, AgentEvent, AgentExecuteParams, AgentRunResult, RunFields
+from ..verbs import Verbs
 from .recorder import Cassette, CassetteError, Recording, read_cassette
 
 DEFAULT_PROMPT = "(replay)"
@@ -80,14 +81,14 @@ class ReplayRuntime(Verbs):
     def new_turn(self, params: AgentExecuteParams | str, fields: RunFields) -> Turn:
         params = self._runtime.checked(params, fields)
         player = _Player(self._runtime.private_copy(), self.cassette, self._speed)
-        return Turn(_PlayedSession(player, params, self.cassette))
+        return Turn(_PlayedSession(player, self.cassette), params)
 
 
 class _PlayedSession(Session):
     """A session from a recording: its duration and its first warning are the recorded ones."""
 
-    def __init__(self, agent: Agent, params: AgentExecuteParams, cassette: Cassette) -> None:
-        super().__init__(agent, params)
+    def __init__(self, agent: Agent, cassette: Cassette) -> None:
+        super().__init__(agent)
         self._cassette = cassette
         self.remedied = cassette.remedied
 
@@ -107,6 +108,7 @@ class _Player:
         self._speed = speed
         self.command = runtime.command
         self.linger = runtime.linger
+        self.tool_timeout: float | None = None
         self.max_line_bytes = runtime.max_line_bytes
         self.cli_facts = runtime.cli_facts
         self.provider = runtime.provider
@@ -115,6 +117,9 @@ class _Player:
         self.expects_terminal_event = runtime.expects_terminal_event
         timeout = cassette.header.get("timeout")
         self.timeout = timeout if isinstance(timeout, int | float) else None  # Only for an error message.
+
+    def check_params(self, params: AgentExecuteParams) -> None:
+        self._runtime.check_params(params)
 
     def new_dialect(self, params: AgentExecuteParams) -> Dialect:
         return self._runtime.new_dialect(params)

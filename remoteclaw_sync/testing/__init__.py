@@ -83,7 +83,8 @@ class FakeAnswer:
 
 @attrs.frozen
 class FakeCall:
-    """How a fake CLI was run: its arguments, its stdin (the prompt), its folder and its environment."""
+    """How a fake CLI was run: its arguments, its stdin (the prompt), its folder and its environment. For each turn of a
+    live session there is one."""
 
     argv: tuple[str, ...]
     stdin: str
@@ -114,48 +115,65 @@ class FakeCli:
         return found
 
 
-# Runs under `python -I -S`, where starting takes a few milliseconds. A resumed run keeps its session id.
+# Runs under `python -I -S`, where starting takes a few milliseconds. A resumed run keeps its session id. One that stays
+# (a live session) gives an answer for each line that is a prompt, and says yes to each that is a request.
 PROGRAM = """\
 import json, os, re, sys, time
 
-plans, calls, version, pattern = json.loads({data!r})
+plans, calls, version, pattern, stays = json.loads({data!r})
+resumed = re.search(pattern, "\\0".join(sys.argv[1:]))
+
+def say(line):
+    sys.stdout.buffer.write(line.encode("utf-8", "surrogateescape") + b"\\n")
+    sys.stdout.buffer.flush()
+
+def answer(stdin):
+    number = 0
+    while True:
+        try:
+            name = os.path.join(calls, "%d.json" % number)
+            os.close(os.open(name, os.O_CREAT | os.O_EXCL))
+            break
+        except FileExistsError:
+            number += 1
+    report = dict(argv=sys.argv[1:], stdin=stdin, cwd=os.getcwd(), env=dict(os.environ))
+    with open(name + ".new", "w", encoding="utf-8") as file:
+        json.dump(report, file)
+    os.replace(name + ".new", name)
+    plan = plans[min(number, len(plans) - 1)]
+    sys.stderr.write(plan["stderr"])
+    sys.stderr.flush()
+    for line in plan["lines"]:
+        time.sleep(plan["delay"])
+        if resumed and plan["session_id"]:
+            line = line.replace(plan["session_id"], resumed[1])
+        say(line)
+    while plan["hang"]:
+        time.sleep(3600)
+    return plan["exit_code"]
+
 if "--version" in sys.argv[1:2]:
     print(version)
     sys.exit(0)
-stdin = sys.stdin.buffer.read().decode("utf-8", "replace")
-number = 0
-while True:
-    try:
-        name = os.path.join(calls, "%d.json" % number)
-        os.close(os.open(name, os.O_CREAT | os.O_EXCL))
-        break
-    except FileExistsError:
-        number += 1
-report = dict(argv=sys.argv[1:], stdin=stdin, cwd=os.getcwd(), env=dict(os.environ))
-with open(name + ".new", "w", encoding="utf-8") as file:
-    json.dump(report, file)
-os.replace(name + ".new", name)
-plan = plans[min(number, len(plans) - 1)]
-resumed = re.search(pattern, "\\0".join(sys.argv[1:]))
-sys.stderr.write(plan["stderr"])
-sys.stderr.flush()
-for line in plan["lines"]:
-    time.sleep(plan["delay"])
-    if resumed and plan["session_id"]:
-        line = line.replace(plan["session_id"], resumed[1])
-    sys.stdout.buffer.write(line.encode("utf-8", "surrogateescape") + b"\\n")
-    sys.stdout.buffer.flush()
-while plan["hang"]:
-    time.sleep(3600)
-sys.exit(plan["exit_code"])
+if not stays or stays not in sys.argv:
+    sys.exit(answer(sys.stdin.buffer.read().decode("utf-8", "replace")))
+for line in sys.stdin.buffer:
+    message = json.loads(line)
+    if message["type"] == "user":
+        answer("".join(part.get("text", "") for part in message["message"]["content"]))
+    elif message["type"] == "control_request":
+        if message["request"]["subtype"] == "end_session":
+            break
+        response = dict(subtype="success", request_id=message["request_id"], response=dict())
+        say(json.dumps(dict(type="control_response", response=response)))
 """
 
 
 def write_fake_cli(
     folder: str | os.PathLike[str], provider: str, *answers: str | FakeAnswer, name: str | None = None
 ) -> FakeCli:
-    """Write a program into `folder` that acts as that provider's CLI. The n-th run gives the n-th answer; the last one
-    is repeated.
+    """Write a program into `folder` that acts as that provider's CLI; the n-th run (or turn of a live session) gives
+    the n-th answer, and the last answer is repeated.
 
     `name` is the program's name (by default the provider's command). Raises ValueError for an unknown provider.
     """
@@ -168,8 +186,8 @@ def write_fake_cli(
     os.makedirs(calls)
     plans = [_as_answer(answer)._plan(fake) for answer in answers or (FakeAnswer("OK"),)]
     with open(f"{path}.py", "w", encoding="utf-8") as file:
-        file.write(PROGRAM.format(data=json.dumps([plans, calls, facts_of(provider).tested, fake.resumed])))
-    # Through a shell, because a #! line can hold neither a space nor more than 127 bytes.
+        file.write(PROGRAM.format(data=json.dumps([plans, calls, facts_of(provider).tested, fake.resumed, fake.stays])))
+    # By way of the shell: a #! line holds neither a space nor more than 127 bytes.
     with open(path, "w", encoding="utf-8") as file:
         file.write(
             textwrap.dedent(f"""\

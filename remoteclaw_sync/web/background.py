@@ -127,7 +127,9 @@ class Pump:
 
     def __init__(self, events: Iterable[AgentEvent]) -> None:
         self.events = as_run(events)
-        self.on_end: Callable[[], None] = _nothing  # Called when nothing of the run is left; must not hold the stream.
+        self.on_end: Callable[[], None] = (
+            _nothing  # Called when nothing of the run is left; must not refer to the stream.
+        )
         self._channel = Channel()
         self._thread: threading.Thread | None = None
         self._closed = False

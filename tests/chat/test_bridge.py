@@ -18,6 +18,7 @@ from remoteclaw_sync import (
     AgentDoneEvent,
     AgentErrorEvent,
     AgentEvent,
+    AgentPermissionEvent,
     AgentRunResult,
     AgentTextEvent,
     AgentThinkingEvent,
@@ -27,6 +28,7 @@ from remoteclaw_sync import (
     ChannelMessage,
     ErrorSubtype,
     McpMessageTarget,
+    PermissionRequest,
     ReplyPayload,
 )
 from remoteclaw_sync.chat.bridge import ChannelBridge, RetryPolicy, Route
@@ -248,6 +250,7 @@ TALK: list[AgentEvent | Exception] = [
     AgentTextEvent("Let me "),
     AgentTextEvent("look."),
     AgentToolUseEvent("shell", "t1"),
+    AgentPermissionEvent(PermissionRequest("r1", "shell", "t1")),
     AgentToolResultEvent("t1", "no such file", True),
     AgentTextEvent("It is gone."),
     AgentDoneEvent(AgentRunResult(text="Let me look.It is gone.", session_id="s1")),

@@ -287,7 +287,7 @@ def test_with_nothing_on_path_a_run_names_what_is_installed_elsewhere(machine: M
     program = put_program(machine.home / ".opencode" / "bin" / "opencode", "#!/bin/sh\n")
     done = cli("run", "hi", cwd=machine.project, env=machine.env)
     assert done.returncode == 1
-    assert f"Found {program}" in done.stderr.decode()
+    assert f"{program}: put its folder on PATH" in done.stderr.decode()
 
 
 def test_a_login_is_found_but_never_shown(machine: Machine) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from remoteclaw_sync import AgentPermissionEvent, AgentTextEvent, PermissionRequest
 from remoteclaw_sync.cli.terminal_text import clean, shorten, width
+from remoteclaw_sync.cli.views import TextView
 from remoteclaw_sync.testing import FakeAnswer, ToolCall, write_fake_cli
 from tests.cli.shell import SEQUENCE, Terminal, display_width, environment
 
@@ -84,6 +86,7 @@ def test_after_a_resize_the_status_fits_and_what_was_folded_is_gone(tmp_path: Pa
     assert "\x1b[1A\x1b[J" in terminal.output[before:]
 
 
+@pytest.mark.slow
 def test_no_color_means_no_colour(tmp_path: Path) -> None:
     with Terminal("demo", "Hi", cwd=tmp_path) as terminal:
         terminal.finish()
@@ -202,3 +205,12 @@ def test_what_a_terminal_would_obey_is_taken_out(raw: str, harmless: str) -> Non
 def test_a_line_is_cut_by_columns_not_by_characters(text: str, columns: int, short: str) -> None:
     assert shorten(text, columns) == short
     assert width(short) <= columns
+
+
+def test_a_request_for_permission_leaves_the_answer_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    view = TextView()
+    asked = AgentPermissionEvent(PermissionRequest("r1", "Ba\x1bsh", "t1"))
+    for event in (AgentTextEvent("a"), asked, AgentTextEvent("b")):
+        view.show(event)
+    view.close()
+    assert capsys.readouterr().out.strip() == "ab"

@@ -81,6 +81,7 @@ def test_a_run_can_be_recorded_that_sets_a_variable_whose_name_is_not_ascii(
     assert header["env"]["été"] not in (None, "soleil")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["", ", working_directory=os.getcwd(), images=[os.path.abspath('image.png')]"])
 def test_a_folder_whose_name_is_not_ascii_can_be_worked_in(
     given: str, tmp_path: Path, host_env: dict[str, str]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from remoteclaw_sync import AgentEvent, AgentTextEvent
-from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished, quick, wait_until
+from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished, is_kept_waiting, quick, wait_until
 
 GateMaker = Callable[[], Gate]
 DONE: list[Any] = ["line", {"type": "done"}]
@@ -50,6 +50,7 @@ def test_a_cli_gets_sigterm_first_and_time_to_act_on_it(gate: GateMaker) -> None
         assert done(after(run, "a")).exit_code == 7
 
 
+@pytest.mark.slow
 def test_a_stopped_cli_can_be_ended() -> None:
     events, result = finished(quick(["text", "a"], ["stop"], timeout=SHORT).execute("hi"))
     assert codes(events) == ["WATCHDOG_TIMEOUT"]
@@ -225,6 +226,7 @@ def test_the_last_word_outranks_the_exit(ending: list[Any]) -> None:
     assert result.exit_code != 0
 
 
+@pytest.mark.slow
 def test_the_last_word_outranks_the_watchdog() -> None:
     steps = (["text", "a"], DONE, ["hang"])
     events, result = finished(quick(*steps, linger=60, timeout=SHORT).execute("hi"))
@@ -261,6 +263,7 @@ def test_silence_of_a_cli_that_ignores_sigterm_ends_the_run() -> None:
     assert result.exit_code == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_silence_ends_the_cli_while_nobody_iterates() -> None:
     run = quick(["text", "a"], ["hang"], timeout=SHORT).start("hi")
     with run:
@@ -299,6 +302,7 @@ def test_a_line_that_is_too_long_to_be_kept_is_no_life() -> None:
     assert "WATCHDOG_TIMEOUT" in codes(finished(runtime.execute("hi", deadline=20))[0])
 
 
+@pytest.mark.slow
 def test_what_a_runtime_calls_no_life_does_not_reset_the_clock() -> None:
     class Sceptic(FakeRuntime):
         def is_life(self, chunk: bytes) -> bool:
@@ -353,6 +357,7 @@ def test_a_tool_that_takes_too_long_ends_the_run() -> None:
     assert codes(finished(runtime.execute("hi"))[0]) == ["WATCHDOG_TIMEOUT"]
 
 
+@pytest.mark.slow
 def test_after_the_last_tool_result_the_shorter_limit_counts_again() -> None:
     steps = (
         TOOL,
@@ -389,6 +394,7 @@ def test_a_deadline_ends_the_run_whatever_the_cli_does(steps: list[Any]) -> None
     assert (result.error_subtype, result.aborted) == ("timeout", False)
 
 
+@pytest.mark.slow
 def test_a_deadline_counts_while_a_tool_runs_and_nobody_iterates() -> None:
     run = quick(TOOL, ["hang"]).start("hi", deadline=SHORT)
     with run:
@@ -452,7 +458,7 @@ def test_a_cli_that_is_kept_waiting_can_be_aborted() -> None:
     run = FakeRuntime(["repeat", NUMBERED, 1_000_000], max_pending_bytes=100_000).start("hi")
     with run:
         first = next(run)
-        time.sleep(0.2)
+        assert wait_until(lambda: is_kept_waiting(run.pid or 0))
         run.abort()
         assert done([first, *run]).aborted
 
@@ -467,13 +473,12 @@ def test_a_cli_that_is_kept_waiting_meets_its_deadline() -> None:
     assert codes(events) == ["DEADLINE_EXCEEDED"]
 
 
-@pytest.mark.slow
 def test_a_cli_killed_while_it_is_kept_waiting_loses_nothing_it_had_written() -> None:
     run = FakeRuntime(["repeat", NUMBERED, 1_000_000], max_pending_bytes=100_000).start("hi")
     with run:
         first = next(run)
-        time.sleep(0.5)  # Until the pipe is full.
         assert run.pid is not None
+        assert wait_until(lambda: is_kept_waiting(run.pid or 0))
         os.kill(run.pid, signal.SIGKILL)
         result = done([first, *run])
     numbers = result.text.split(",")

@@ -63,6 +63,7 @@ def test_beyond_the_limit_the_cli_waits_and_nothing_is_lost() -> None:
     assert result.text == "".join(f"{number}," for number in range(100_000))
 
 
+@pytest.mark.slow
 def test_silence_ends_the_run() -> None:
     events, result = finished(Portable(command=quick_command(["text", "a"], ["hang"]), timeout=0.4).execute("hi"))
     assert codes(events) == ["WATCHDOG_TIMEOUT"]

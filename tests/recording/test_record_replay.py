@@ -29,7 +29,7 @@ from remoteclaw_sync import (
 from remoteclaw_sync.recording.recorder import CassetteError
 from remoteclaw_sync.redaction import Scrubber
 from remoteclaw_sync.testing import FakeAnswer, ToolCall, write_fake_cli
-from tests.fakes import FakeRuntime, Gate, codes, done, finished, start_host
+from tests.fakes import FakeRuntime, Gate, codes, done, finished, is_guarded, start_host, wait_until
 
 TEXT_LINE = b'{"type": "text", "text": "x"}'
 
@@ -449,14 +449,14 @@ def test_a_host_that_is_killed_leaves_a_beginning_that_can_be_played(tmp_path: P
     cassette = tmp_path / "run.jsonl"
     code = """
         import sys
-        from tests.fakes import FakeRuntime, fake_command
-        command = fake_command(["text", "said before"], ["hang"])  # Not so quick that the guard is not yet there.
-        for event in FakeRuntime(command=command, record=sys.argv[1]).execute("Hi"):
+        from tests.fakes import FakeRuntime
+        for event in FakeRuntime(["text", "said before"], ["hang"], record=sys.argv[1]).execute("Hi"):
             print(event.type, flush=True)
     """
     with start_host(code, str(cassette)) as host:
         assert host.stdout is not None
         host.stdout.readline()
+        assert wait_until(lambda: is_guarded(host.pid))
         host.send_signal(signal.SIGKILL)
     events, result = finished(ReplayRuntime(cassette, runtime=FakeRuntime()).execute())
     assert events[0] == AgentTextEvent("said before")

@@ -14,10 +14,12 @@ import pytest
 from remoteclaw_sync import (
     AgentDoneEvent,
     AgentEvent,
+    AgentPermissionEvent,
     AgentRunResult,
     AgentTextEvent,
     AgentThinkingEvent,
     AgentToolUseEvent,
+    PermissionRequest,
     create_cli_runtime,
     event_from_dict,
 )
@@ -51,6 +53,12 @@ def test_each_event_is_a_frame_with_id_type_and_json() -> None:
     check_whole(found)
     assert [one.event for one in found] == ["thinking", "text", "text", "tool_use", "done"]
     assert [one.agent_event for one in found[:-1]] == EVENTS[:-1]
+
+
+def test_a_request_for_permission_is_a_frame_as_any_other() -> None:
+    event = AgentPermissionEvent(PermissionRequest("r1", "Bash", "t1", {"command": "ls"}))
+    asked, _ = frames(sse([event, DONE]))
+    assert (asked.event, asked.agent_event) == ("permission", event)
 
 
 def test_the_exact_bytes_of_a_frame() -> None:
@@ -228,6 +236,7 @@ def test_dropping_a_stream_ends_its_agent(gate: GateMaker, registry: Runs) -> No
     assert wait_until(lambda: not alive(pid))
 
 
+@pytest.mark.slow
 def test_a_visitor_who_reads_slowly_does_not_make_the_queue_grow() -> None:
     too_many = threading.Event()
 

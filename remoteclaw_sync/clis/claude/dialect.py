@@ -22,10 +22,12 @@ from ...types import (
 from ...wire.fields import Message, integer, items, mapping, number, plain_text, strings, text
 from .messages import (
     StreamedBlock,
+    Totals,
     failure_code,
     failure_message,
     failure_subtype,
     is_failed_server_result,
+    less,
     process_usage,
     readable_stderr,
     recent_usage,
@@ -67,6 +69,11 @@ class ClaudeDialect(Dialect):
     def __init__(self) -> None:
         super().__init__()
         self._mcp_names: set[str] = set()  # Servers of the caller's whose state has not been told yet.
+        self._totals = self._before = Totals()  # Of the process: now, and when the turn began.
+        self._forget_turn()
+
+    def _forget_turn(self) -> None:
+        """What is known of one turn begins here."""
         # The message that is being streamed; its blocks by their index.
         self._message_id: object = None
         self._blocks: dict[object, StreamedBlock] = {}
@@ -318,6 +325,8 @@ class ClaudeDialect(Dialect):
     def _account(self, line: Message) -> None:
         outcome = self.outcome
         cost, api_duration = number(line, "total_cost_usd"), number(line, "duration_api_ms")
+        before, total = self._before, process_usage(line)
+        self._totals = Totals(total, cost or 0.0, api_duration or 0.0)
         recent = recent_usage(line)
         if recent is not None:
             self._usage += recent[0]
@@ -325,10 +334,11 @@ class ClaudeDialect(Dialect):
         else:
             self._usage += turn_usage(line)
             # The process's own total is right also where the turns' numbers leave out sub-agents and fallbacks.
-            total = process_usage(line)
-            outcome.usage = total if total != AgentUsage() else self._usage
+            outcome.usage = less(total, before.usage) if total != AgentUsage() else self._usage
+            cost = None if cost is None else max(cost - before.cost, 0.0)
         outcome.total_cost_usd = outcome.total_cost_usd if cost is None else cost
-        outcome.api_duration_ms = outcome.api_duration_ms if api_duration is None else api_duration
+        if api_duration is not None:
+            outcome.api_duration_ms = max(api_duration - before.api_duration, 0.0)
         outcome.num_turns = (outcome.num_turns or 0) + integer(line, "num_turns")
         outcome.stop_reason = text(line, "stop_reason") or outcome.stop_reason
 

@@ -31,4 +31,9 @@ def _lines(script: Script) -> Iterator[Line]:
     }
 
 
-FAKE = Fake(session_id="11111111-1111-4111-8111-111111111111", resumed=r"--resume=([^\0]+)", lines=_lines)
+FAKE = Fake(
+    session_id="11111111-1111-4111-8111-111111111111",
+    resumed=r"--resume=([^\0]+)",
+    lines=_lines,
+    stays="--permission-prompt-tool=stdio",
+)

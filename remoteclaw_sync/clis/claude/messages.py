@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import attrs
+
 from ... import errors
 from ...engine.classify import classify_error
 from ...files import read_regular
@@ -30,8 +32,10 @@ def image_media_type(path: str | os.PathLike[str]) -> str:
     return media_type
 
 
-def user_line(prompt: str, images: Iterable[str | os.PathLike[str]], *, as_text: bool) -> bytes:
-    """One line of `--input-format stream-json`.
+def user_line(
+    prompt: str, images: Iterable[str | os.PathLike[str]], *, as_text: bool, uuid: str | None = None
+) -> bytes:
+    """One line of `--input-format stream-json`. By the `uuid` one can tell later what has become of it.
 
     Claude (2.1.197) looks for a /command and for @files in the last block only. As text, therefore, the prompt is
     not the last: images follow it, or an empty text, which Claude drops before it asks the model.
@@ -39,7 +43,10 @@ def user_line(prompt: str, images: Iterable[str | os.PathLike[str]], *, as_text:
     said: Message = {"type": "text", "text": prompt}
     shown = [_image_block(path) for path in images]
     content = [said, *(shown or [{"type": "text", "text": ""}])] if as_text else [*shown, said]
-    return json.dumps({"type": "user", "message": {"role": "user", "content": content}}).encode() + b"\n"
+    line: Message = {"type": "user", "message": {"role": "user", "content": content}}
+    if uuid is not None:
+        line |= {"parent_tool_use_id": None, "uuid": uuid}
+    return json.dumps(line).encode() + b"\n"
 
 
 def _image_block(path: str | os.PathLike[str]) -> Message:
@@ -84,6 +91,21 @@ def turn_usage(result: Message) -> AgentUsage:
         cache_read_tokens=integer(usage, "cache_read_input_tokens"),
         cache_write_tokens=integer(usage, "cache_creation_input_tokens"),
     )
+
+
+@attrs.frozen
+class Totals:
+    """What a process has used since its start, as its last `result` line says."""
+
+    usage: AgentUsage = AgentUsage()
+    cost: float = 0.0
+    api_duration: float = 0.0
+
+
+def less(total: AgentUsage, before: AgentUsage) -> AgentUsage:
+    """What has been used since `before`."""
+    names = (field.name for field in attrs.fields(AgentUsage))
+    return AgentUsage(**{name: max(getattr(total, name) - getattr(before, name), 0) for name in names})
 
 
 def process_usage(result: Message) -> AgentUsage:

@@ -10,6 +10,7 @@ from typing import Any, Unpack, get_args
 from ... import files
 from ..._values import check_choice
 from ...config_files.private_file import PrivateFile
+from ...engine.live_dialect import LiveDialect
 from ...engine.resources import RunResources
 from ...runtime import DEFAULT_TIMEOUT, RuntimeOptions
 from ...types import (
@@ -21,6 +22,7 @@ from ..dialect import DialectRuntime
 from ..mcp_entries import EnvReferences, Servers, check_distinct, tool_prefix_name
 from .dialect import ClaudeDialect
 from .facts import FACTS
+from .live import LIVE_ARGS, LIVE_ENV, ClaudeLiveDialect
 from .mcp import claude_entries
 from .messages import (
     image_media_type,
@@ -91,6 +93,9 @@ class ClaudeCliRuntime(DialectRuntime):
         self._mcp_env: dict[str, str] = {}
         self._mcp_names: tuple[str, ...] = ()
 
+    def new_live_dialect(self) -> LiveDialect | None:
+        return ClaudeLiveDialect(self.prompt_syntax)
+
     # --- the command line -----------------------------------------------------------------------------------
 
     def check_params(self, params: AgentExecuteParams) -> None:
@@ -122,7 +127,9 @@ class ClaudeCliRuntime(DialectRuntime):
     def build_args(self, params: AgentExecuteParams) -> list[str]:
         # `--flag=value` throughout: no value can be taken for a flag. (MCP's flags are variadic: `=` is a must.)
         args = [*OUTPUT_ARGS]
-        if self._structured(params):
+        if self.is_live:
+            args.extend(LIVE_ARGS)
+        elif self._structured(params):
             args.append("--input-format=stream-json")
         if params.session_id is not None:
             args.append(f"--resume={params.session_id}")
@@ -135,7 +142,7 @@ class ClaudeCliRuntime(DialectRuntime):
         return [*args, *PERMISSION_ARGS[params.permission_mode], *self._mcp_args, *params.extra_args]
 
     def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
-        return {**dict.fromkeys(NESTING_VARIABLES), **self._mcp_env}
+        return {**dict.fromkeys(NESTING_VARIABLES), **self._mcp_env, **(LIVE_ENV if self.is_live else {})}
 
     def stdin_data(self, params: AgentExecuteParams) -> bytes:
         if self._structured(params):

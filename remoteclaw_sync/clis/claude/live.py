@@ -1,0 +1,220 @@
+"""Claude Code's control protocol, as of 2.1.326: the lines that go both ways while a process stays.
+
+The lines of a turn are those of a one-shot run, read by the same handlers. Nothing on the wire says which prompt
+a line belongs to; so one prompt is in flight at a time, and prompts have ids by which a `result` (2.1.326), or the echo
+of the prompt (2.1.197), tells whether words that came while the turn ran were part of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import uuid
+from typing import Any
+
+from ... import errors
+from ...engine.dialect import Extracted
+from ...engine.live_dialect import LiveDialect
+from ...engine.outcome import RunOutcome
+from ...types import (
+    AgentErrorEvent,
+    AgentEvent,
+    AgentExecuteParams,
+    AgentPermissionEvent,
+    Allow,
+    Deny,
+    PermissionMode,
+    PermissionRequest,
+    PromptSyntax,
+)
+from ...wire.fields import Message, items, mapping, text
+from .dialect import ClaudeDialect
+from .messages import user_line
+
+# What keeps a process to one result for each prompt, and has the model see the tools of MCP servers at once.
+LIVE_ENV = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1", "ENABLE_TOOL_SEARCH": "false"}
+LIVE_ARGS = ("--input-format=stream-json", "--permission-prompt-tool=stdio", "--replay-user-messages")
+
+QUESTION_TOOL = "AskUserQuestion"
+UNASKED = "task-notification"  # The origin of a turn that a background task has begun.
+# Modes that a running process can change to. The others are matters of its start: "read-only" takes tools away, and
+# "bypass" needs a flag, with which (2.1.197) other modes would ask less than they should.
+CHANGEABLE: dict[PermissionMode, str] = {"default": "default", "accept-edits": "acceptEdits"}
+
+
+class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
+    """Reads and writes stream-json with control messages, for one process."""
+
+    HANDLERS = {
+        **ClaudeDialect.HANDLERS,
+        "control_request": "on_control_request",
+        "control_response": "on_control_response",
+        "control_cancel_request": "on_control_cancel_request",
+    }
+
+    def __init__(self, prompt_syntax: PromptSyntax = "text") -> None:
+        super().__init__()
+        self._prompt_syntax = prompt_syntax
+        self._numbers = itertools.count(1)
+        self._asked: dict[str, str] = {}  # Our requests that have no answer yet: what they are about.
+        self._open: dict[str, Message] = {}  # Claude's requests for permission, with the arguments of the call.
+        self._parents: dict[str, str | None] = {}  # Of tool calls.
+        self._is_ready = False
+        self._own_mode: str | None = None  # What the user's settings say.
+        self._as_text = True
+        self._prompts: set[str] = set()  # All that the turn was given.
+        self._unanswered: set[str] = set()
+        self._echoed = False
+        self._interrupted = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self._is_ready
+
+    @property
+    def has_unanswered(self) -> bool:
+        return bool(self._unanswered)
+
+    # --- what is said to Claude -----------------------------------------------------------------------------
+
+    def opening(self) -> bytes:
+        return self._request("initialize", hooks=None)
+
+    def begin_turn(self, params: AgentExecuteParams) -> bytes:
+        self.outcome = RunOutcome(session_id=self.outcome.session_id)
+        self._forget_turn()
+        self._before = self._totals
+        self._parents.clear()
+        self._prompts, self._unanswered = set(), set()
+        self._echoed = self._interrupted = False
+        self._as_text = (params.prompt_syntax or self._prompt_syntax) == "text"
+        return self._prompt(params.prompt, params.images)
+
+    def _prompt(self, words: str, images: Any = ()) -> bytes:
+        name = str(uuid.uuid4())
+        line = user_line(words, images, as_text=self._as_text, uuid=name)
+        self._prompts.add(name)
+        self._unanswered.add(name)
+        return line
+
+    def steer(self, text: str) -> bytes:
+        return self._prompt(text)
+
+    def interrupt(self) -> bytes:
+        self._interrupted = True
+        return self._request("interrupt", cancel_queued=True)
+
+    def set_model(self, name: str | None) -> bytes:
+        return self._request("set_model", model=name)
+
+    def set_permission_mode(self, mode: PermissionMode, started_with: PermissionMode) -> bytes | None:
+        if mode not in CHANGEABLE or started_with not in CHANGEABLE:
+            return None
+        own = self._own_mode if mode == started_with == "default" else None
+        return self._request("set_permission_mode", mode=own or CHANGEABLE[mode])
+
+    def farewell(self) -> bytes:
+        return self._request("end_session")
+
+    def answer(self, request: PermissionRequest, decision: Allow | Deny) -> bytes:
+        asked = self._open.get(request.id)
+        if asked is None:
+            return b""  # Claude has withdrawn it.
+        if isinstance(decision, Deny):
+            stop = {"interrupt": True} if decision.stop else {}
+            said = _response(request.id, {"behavior": "deny", "message": decision.message, **stop})
+        else:
+            # All of the input, changed or not: Claude up to 2.1.206 refuses an answer without it.
+            allowed = dict(asked if decision.input is None else decision.input)
+            if decision.answers is not None:
+                allowed["answers"] = dict(decision.answers)
+            said = _response(request.id, {"behavior": "allow", "updatedInput": allowed})
+        del self._open[request.id]
+        return said
+
+    def _request(self, subtype: str, **fields: Any) -> bytes:
+        number = f"rc-{next(self._numbers)}"
+        self._asked[number] = subtype
+        line = {"type": "control_request", "request_id": number, "request": {"subtype": subtype, **fields}}
+        return json.dumps(line).encode() + b"\n"
+
+    # --- what Claude says -----------------------------------------------------------------------------------
+
+    def on_control_response(self, line: Message) -> AgentEvent | None:
+        response = mapping(line, "response")
+        about = self._asked.pop(text(response, "request_id"), None)
+        if about == "initialize":
+            self._is_ready = True
+        if text(response, "subtype") == "error" and about in ("set_model", "set_permission_mode"):
+            return AgentErrorEvent(f"Claude refused {about}: {text(response, 'error')}", errors.CLI_WARNING)
+        return None
+
+    def on_control_request(self, line: Message) -> AgentEvent | None:
+        number, request = text(line, "request_id"), mapping(line, "request")
+        if not number:
+            return None
+        if request.get("subtype") == "can_use_tool":
+            return self._permission(number, request)
+        # Never silence: Claude would wait for ever.
+        self.outbox.append(_refusal(number, f"this client does not know {text(request, 'subtype') or 'that'!r}"))
+        return None
+
+    def _permission(self, number: str, request: Message) -> AgentEvent:
+        name, tool_id, arguments = text(request, "tool_name"), text(request, "tool_use_id"), mapping(request, "input")
+        self._open[number] = arguments
+        questions = items(arguments, "questions") if name == QUESTION_TOOL else []
+        return AgentPermissionEvent(
+            PermissionRequest(
+                number,
+                name,
+                tool_id,
+                arguments,
+                reason=text(request, "decision_reason") or None,
+                session_id=self.outcome.session_id,
+                parent_tool_use_id=self._parents.get(tool_id),
+                questions=[question for question in questions if isinstance(question, dict)],
+            )
+        )
+
+    def on_control_cancel_request(self, line: Message) -> None:
+        self._open.pop(text(line, "request_id"), None)
+
+    def _tool_use(self, block: Message, parent: str | None, get_input: Any) -> AgentEvent | None:
+        self._parents.setdefault(text(block, "id"), parent)
+        return super()._tool_use(block, parent, get_input)
+
+    def on_user(self, line: Message) -> list[AgentEvent]:
+        if line.get("isReplay"):
+            self._echoed = True
+            self._unanswered.discard(text(line, "uuid"))
+            return []
+        return super().on_user(line)
+
+    def on_system(self, line: Message) -> Extracted:
+        if line.get("subtype") == "init" and self._own_mode is None:
+            self._own_mode = text(line, "permissionMode") or None
+        return super().on_system(line)
+
+    def on_result(self, line: Message) -> AgentEvent | None:
+        answered = {name for name in items(line, "user_message_uuids") if isinstance(name, str)}
+        answered |= {text(line, "user_message_uuid")} - {""}
+        if text(mapping(line, "origin"), "kind") == UNASKED or (answered and not answered & self._prompts):
+            return None  # Of a turn that nobody has asked for, or that is over.
+        self._agents.clear()  # All are foreground ones; whatever is not told of as ended has ended.
+        self._unanswered -= answered
+        if not answered and not self._echoed:
+            self._unanswered.clear()  # An old one, which does not tell.
+        event = super().on_result(line)
+        if self._unanswered and not self._interrupted:
+            self.outcome.reopen()  # Words that were not part of this turn are the next one's.
+        return event
+
+
+def _response(number: str, answer: Message) -> bytes:
+    response = {"subtype": "success", "request_id": number, "response": answer}
+    return json.dumps({"type": "control_response", "response": response}).encode() + b"\n"
+
+
+def _refusal(number: str, message: str) -> bytes:
+    response = {"subtype": "error", "request_id": number, "error": message}
+    return json.dumps({"type": "control_response", "response": response}).encode() + b"\n"

@@ -1,0 +1,58 @@
+"""Asking the caller about a tool call. Fail closed: whatever is not a clear yes is a no."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+
+from ..types import Allow, Approve, Deny, PermissionRequest
+
+logger = logging.getLogger(__name__)
+
+NOBODY_TO_ASK = "Nobody is there to approve this tool call."
+REFUSED = "The user does not want this tool call."
+FAILED = "The approval of this tool call failed."
+# Where shells have their command. "Remember" is not to let them run any other.
+COMMAND_KEYS = ("command", "cmd")
+
+
+def decide(approve: Approve | None, request: PermissionRequest) -> Allow | Deny:
+    """What the caller says, in one of two forms. A refusal always has words for the agent."""
+    if approve is None:
+        return Deny(NOBODY_TO_ASK)
+    try:
+        decision = approve(request)
+    except Exception as error:  # noqa: BLE001 - whatever the caller's function raises
+        logger.warning("approve raised %s; the tool call is refused", type(error).__name__)
+        return Deny(FAILED)
+    if decision is True:
+        return Allow()
+    if isinstance(decision, Allow):
+        return decision if _is_json(decision) else Deny(FAILED)
+    if isinstance(decision, Deny):
+        return Deny(str(decision.message) or REFUSED, bool(decision.stop))
+    if decision is not False:
+        logger.warning("approve returned a %s; the tool call is refused", type(decision).__name__)
+        return Deny(FAILED)
+    return Deny(REFUSED)
+
+
+def what_is_remembered(request: PermissionRequest) -> tuple[str, str] | None:
+    """By what a request is known again after `Allow(remember=True)`; None if it never is (a question to the user)."""
+    commands = [request.input[key] for key in COMMAND_KEYS if key in request.input]
+    if request.questions or not all(isinstance(command, str) for command in commands):
+        return None
+    return request.tool_name, "\0".join(commands)
+
+
+def _is_json(decision: Allow) -> bool:
+    for part in (decision.input, decision.answers):
+        if part is None:
+            continue
+        try:
+            json.dumps(dict(part) if isinstance(part, Mapping) else 1 / 0)
+        except (TypeError, ValueError, ZeroDivisionError, RecursionError):
+            logger.warning("approve returned an input or answers that are no JSON object; the tool call is refused")
+            return False
+    return True

@@ -1,0 +1,63 @@
+"""A dialect that also speaks: for a CLI whose process stays and serves many turns."""
+
+from __future__ import annotations
+
+import abc
+
+from ..types import AgentExecuteParams, Allow, Deny, PermissionMode, PermissionRequest
+from .dialect import Dialect
+
+
+class LiveDialect(Dialect, abc.ABC):
+    """Fed, never connected, as any dialect: it serves one process. What it has to say to the CLI by itself (a request
+    that nobody knows is answered with an error) it puts into `outbox`; whoever feeds it sends that.
+
+    `interrupt`, `steer`, `set_model` and `set_permission_mode` may be called from any thread, one at a time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outbox: list[bytes] = []
+        self.greeting = b""  # What the process is sent at its start.
+
+    @property
+    @abc.abstractmethod
+    def is_ready(self) -> bool:
+        """Whether the CLI has answered the opening."""
+
+    @property
+    @abc.abstractmethod
+    def has_unanswered(self) -> bool:
+        """Whether words were sent that no turn of the CLI has answered yet."""
+
+    @abc.abstractmethod
+    def opening(self) -> bytes:
+        """What a process is sent before its first turn."""
+
+    @abc.abstractmethod
+    def begin_turn(self, params: AgentExecuteParams) -> bytes:
+        """The prompt. From here on `outcome` is that of this turn."""
+
+    @abc.abstractmethod
+    def answer(self, request: PermissionRequest, decision: Allow | Deny) -> bytes:
+        """The caller's answer. Nothing, if the CLI does not wait for it any more."""
+
+    @abc.abstractmethod
+    def interrupt(self) -> bytes | None:
+        """What ends the turn and leaves the session; None if the CLI cannot do that."""
+
+    @abc.abstractmethod
+    def steer(self, text: str) -> bytes | None:
+        """Further words for the running turn; None if the CLI cannot take any."""
+
+    @abc.abstractmethod
+    def set_model(self, name: str | None) -> bytes | None:
+        """Another model from now on; None if it takes another process."""
+
+    @abc.abstractmethod
+    def set_permission_mode(self, mode: PermissionMode, started_with: PermissionMode) -> bytes | None:
+        """Another mode from now on; None if it takes another process than one that was started with this one."""
+
+    @abc.abstractmethod
+    def farewell(self) -> bytes:
+        """What asks the CLI to exit. Its stdin is closed after that."""

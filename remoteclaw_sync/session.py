@@ -1,0 +1,110 @@
+"""`AgentSession`: a conversation with a process that stays."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, get_args
+
+import attrs
+
+from ._values import check_choice, check_known, check_text
+from .engine.live_session import LiveSession
+from .engine.turn import Turn
+from .types import TURN_FIELDS, AgentExecuteParams, PermissionMode, RunFields
+from .verbs import Verbs
+
+
+class AgentSession(Verbs):
+    """Many turns with one agent, each with the verbs of a runtime: `execute`, `start`, `run`.
+
+    Made by `runtime.open_session()`. A warm process serves its turns; if that is gone (idle for too long, crashed,
+    killed), the next turn starts another one and resumes. One turn at a time: a second one raises SessionBusyError.
+    The rest may be called from any thread. Use it as a context manager, or `close()` it.
+
+    A turn takes a prompt and the fields `images`, `deadline`, `abort_signal`, `prompt_syntax`. The others are the
+    session's.
+    """
+
+    def __init__(self, live: LiveSession) -> None:
+        self._live = live
+
+    def __enter__(self) -> AgentSession:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def session_id(self) -> str | None:
+        """What the CLI calls this conversation, for resuming it; None before the first turn."""
+        return self._live.session_id
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process that serves this session now; None if there is none."""
+        return self._live.pid
+
+    def warm(self) -> None:
+        """Start the process now, so that the next turn need not wait for it. Blocks until it is ready.
+
+        If it cannot be started, the next turn tries again and says why. Raises SessionBusyError during a turn.
+        """
+        self._live.warm()
+
+    def set_model(self, name: str | None) -> None:
+        """Another model (None: the CLI's own choice), at the latest from the next turn on. Does not block."""
+        if name is not None:
+            check_text("name", name)
+        self._live.set_model(name)
+
+    def set_permission_mode(self, mode: PermissionMode) -> None:
+        """Another permission mode, at the latest from the next turn on.
+
+        Where the CLI can change it only at its start, the process is let go, which may take two seconds; during a turn
+        that raises SessionBusyError.
+        """
+        check_choice("mode", mode, get_args(PermissionMode))
+        self._live.set_permission_mode(mode)
+
+    def close(self) -> None:
+        """Abort the turn that runs, if there is one, and wait until the process is gone (bounded, some seconds).
+
+        The conversation stays with the CLI: `session_id` resumes it, also in a run without a session.
+        """
+        self._live.shut()
+
+    def new_turn(self, params: AgentExecuteParams | str, fields: RunFields) -> Turn:
+        return self._live.new_turn(self._checked(params, fields))
+
+    def _checked(self, params: AgentExecuteParams | str, fields: RunFields) -> AgentExecuteParams:
+        """The turn's own fields on top of the session's. Raises ValueError or TypeError."""
+        given: dict[str, Any] = {**fields}
+        check_known("there is no field", given, RunFields.__annotations__)
+        if isinstance(params, AgentExecuteParams):
+            given = {**_set_fields(params), **given}
+        elif isinstance(params, str):
+            given["prompt"] = params
+        else:
+            raise TypeError(f"params must be an AgentExecuteParams or a prompt, not {type(params).__name__}")
+        for name in given.keys() - TURN_FIELDS:
+            raise ValueError(f"{name} belongs to the session: give it to open_session()")
+        turn = attrs.evolve(self._live.fields, **given)
+        self._live.agent.check_params(turn)
+        return turn
+
+
+def _set_fields(params: AgentExecuteParams) -> Mapping[str, Any]:
+    """Those that are not left at their defaults."""
+    plain = _defaults()
+    names = (field.name for field in attrs.fields(AgentExecuteParams))
+    found = {name: getattr(params, name) for name in names}
+    return {name: value for name, value in found.items() if name == "prompt" or value != getattr(plain, name)}
+
+
+@functools.cache
+def _defaults() -> AgentExecuteParams:
+    return AgentExecuteParams("-")
