@@ -38,7 +38,7 @@ class Fake:
     Args:
         session_id: used unless the test asks for another.
         resumed: a pattern with one group, the session that is resumed, for its arguments with a NUL between each two.
-        lines: the lines by which it tells of a script, its last word included.
+        lines: the lines that it prints for a script, including the final one.
         stays: the argument with which it stays and answers one prompt after the other; "": it never does.
     """
 

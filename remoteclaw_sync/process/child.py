@@ -50,20 +50,20 @@ else:
 logger = logging.getLogger(__name__)
 
 TERM_GRACE = 1.5  # From SIGTERM to SIGKILL: the CLIs take 0.03-0.6 s to act on it.
-KILL_PATIENCE = 5.0  # From SIGKILL to giving up on a process that the kernel does not let go (hung disk).
-CLOSE_PATIENCE = TERM_GRACE + KILL_PATIENCE + 3.0  # How long close() waits for the supervisor at the most.
+KILL_PATIENCE = 5.0  # From SIGKILL to giving up on a process that the kernel cannot end (hung disk).
+CLOSE_PATIENCE = TERM_GRACE + KILL_PATIENCE + 3.0  # The longest that close() waits for the supervisor.
 FAREWELL_PATIENCE = 2.0  # From asking a child to exit to ending it by force.
-LINGER_LIMIT = 5  # So many linger times at the most for a CLI that chatters on after its last word.
-# CPython does not notice a signal (Ctrl-C) that comes just before the main thread waits for a lock until it has it.
+LINGER_LIMIT = 5  # At most this many linger times for a CLI that keeps talking after its final message.
+# If a signal (Ctrl-C) comes just before the main thread waits for a lock, CPython handles it only after the wait.
 SIGNAL_PATIENCE = 0.1
 # And an exception raised in another thread (Dramatiq's time limit) does not arrive while that thread waits for a lock.
 EXCEPTION_PATIENCE = 1.0
 LONGEST_SLEEP = 86_400.0  # poll() takes no more than 24 days.
-# A guard process costs a millisecond of CPU: a run that is over sooner goes without. Once the CLI has said something,
-# the guard hardly waits any longer.
+# A guard process takes a millisecond of CPU: a run that ends sooner does without. Once the CLI has said something, the
+# guard is started almost at once.
 GUARD_DELAY = 0.003
 GUARD_DELAY_AFTER_WORDS = 0.0005
-LONGEST_WORD = 64  # Bytes: what tells a tool call may be cut by the end of a chunk.
+LONGEST_WORD = 64  # Bytes: the text that marks a tool call may be cut by the end of a chunk.
 
 
 class ChildProcess:
@@ -303,8 +303,8 @@ class ChildProcess:
             self.request_close()
 
     def close(self) -> Exit:
-        """End the child's tree and wait until it is gone: one that was let go has its time to exit first. Bounded, and
-        does nothing a second time."""
+        """End the child's tree and wait, with a limit, until it is gone. A child that was let go first gets its time to
+        exit. A second call does nothing."""
         thread = self._thread
         if self._is_ours() and thread is not None:
             if self.phase is Phase.ENDING and threading.current_thread() is not thread and may_wait():
