@@ -63,13 +63,13 @@ class Watchdog:
 
 
 class PhaseClocks:
-    """Those of the phase that a child is in. `look` is the supervisor's; the rest may be called from any thread."""
+    """The clocks of a child's current phase. `look` is for the supervisor; the rest may be called from any thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._current = _Current(Phase.STARTING, Limits(), clock())
         self._held = False
-        self.begun = False  # Whether anybody has said which phase this is.
+        self.begun = False  # Whether a phase has been set.
         self.last_life = self._current.began_at
 
     @property
@@ -77,7 +77,7 @@ class PhaseClocks:
         return self._current.phase
 
     def begin(self, phase: Phase, limits: Limits) -> None:
-        """All clocks start again, from now."""
+        """Restart all clocks now."""
         now = self._clock()
         self.begun = True
         self._held = False
@@ -89,12 +89,12 @@ class PhaseClocks:
         self._held = True
 
     def release(self) -> None:
-        """Start the silence clock again, from now."""
+        """Restart the silence clock now."""
         self.last_life = self._clock()
         self._held = False
 
     def look(self, now: float, *, kept_waiting: bool, in_tool: Callable[[], bool]) -> EndReason | float:
-        """Why the child has to end now, or until when nobody needs to look again."""
+        """Why the child must end now, or when to check again."""
         current, limits = self._current, self._current.limits
         over = FOREVER if limits.wall_clock is None else current.began_at + limits.wall_clock
         if now >= over:
@@ -109,7 +109,7 @@ class PhaseClocks:
     def _look_at_silence(
         self, now: float, outside: float, inside: float | None, kept_waiting: bool, in_tool: Callable[[], bool]
     ) -> float:
-        """Until when nobody needs to look; not after now: it has been silent for too long."""
+        """When to check again. If that is not in the future, it has been silent for too long."""
         shortest = outside if inside is None else min(outside, inside)
         if kept_waiting or self._held:
             return now + shortest
@@ -118,5 +118,5 @@ class PhaseClocks:
             return since + shortest
         limit = inside if in_tool() else outside
         end = FOREVER if limit is None else since + limit
-        # Even if there is more time left: a tool may end, or begin, without a word.
+        # Even if there is more time left: a tool may begin or end without any output.
         return min(end, now + shortest)
