@@ -70,7 +70,6 @@ class LiveSession(Session):
         self._prompt = b""
         self._failure: SpawnFailure | None = None
         self._reused = False  # The process of this turn has served before, or was kept warm for it.
-        self._heard = False  # It has said something in this turn.
         self._begun = False  # It was given the prompt.
         self.dialect: LiveDialect
 
@@ -189,7 +188,7 @@ class LiveSession(Session):
         with self._lock:
             self._due = due
             self._failure = None
-            self._begun = self._heard = False
+            self._begun = False
             if self._latch.reason is EndReason.EXITED:
                 self._latch = EndLatch()  # Once more, with another process.
         self._reused = self._is_warm()
@@ -280,8 +279,6 @@ class LiveSession(Session):
         items = self.reader.next_items()
         if items is None:
             self._latch.claim(EndReason.EXITED)
-        elif not self.reader.at_end:
-            self._heard = True
         return None if self._latch.backlog_unwanted else items
 
     def last_word(self, said: bool) -> None:
@@ -437,7 +434,7 @@ class LiveSession(Session):
     def was_not_heard(self) -> bool:
         gone_by_itself = self.transport.ending.reason in (EndReason.EXITED, EndReason.LINGERED)
         left_alone = self._latch.reason is EndReason.EXITED and self._failure is None
-        return self._reused and not self._heard and gone_by_itself and left_alone
+        return self._reused and not self.dialect.has_begun and gone_by_itself and left_alone
 
     def closing(self) -> Closing:
         return Closing() if self._process is not None or self._failure is not None else super().closing()

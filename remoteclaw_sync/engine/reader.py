@@ -48,7 +48,7 @@ class Reader:
         self._max_line_bytes = max_line_bytes
         self.framer = LineFramer(max_line_bytes)
         self._lines_skipped = 0
-        self.at_end = False
+        self._at_end = False
         self.preamble = Preamble()
         # What of the last chunk has not been taken yet: a turn may be left in the middle of it.
         self.rest: Iterator[Any] = iter(())
@@ -59,10 +59,10 @@ class Reader:
         Raises TimeoutError if nothing has come within `timeout` seconds.
         """
         ending = self._transport.ending
-        if self.at_end or ending.backlog_unwanted:
+        if self._at_end or ending.backlog_unwanted:
             return None
         chunk = self._transport.receive(timeout)
-        self.at_end = chunk is None
+        self._at_end = chunk is None
         block = self.framer.flush_block() if chunk is None else self.framer.push_block(chunk)
         if ending.backlog_unwanted:
             return None

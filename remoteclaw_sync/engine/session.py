@@ -154,7 +154,7 @@ class Session:
 
     @property
     def was_not_heard(self) -> bool:
-        """Whether the process was gone before it was asked, so that another one can be."""
+        """Whether the process was gone before it had begun with the prompt, so that another one can be asked."""
         return False
 
     def remedy(self) -> AgentErrorEvent | None:
