@@ -415,7 +415,7 @@ class ChildProcess:
         backend, clock = self._backend, self._clock
         backend.spawn()
         now = self._clocks.last_life = clock()
-        self._guard_at = now + GUARD_DELAY
+        self._guard_at = FOREVER if backend.is_guarded() else now + GUARD_DELAY
         self._watchdog_from = now + WATCHDOG_DELAY
         due: float | None = FOREVER
         while not backend.exited:

@@ -74,6 +74,9 @@ class PortableBackend:
         thread.start()
         return thread
 
+    def is_guarded(self) -> bool:
+        return True
+
     def start_guard(self) -> None:
         """There is none here."""
 

@@ -62,6 +62,14 @@ class Guard:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
 
+    def watch_if_there(self, run: str) -> bool:
+        """Put a run on its list, if there is a guard for the runs of before. Takes no time."""
+        with self._lock:
+            told = self._process is not None and self._tell("+", run)
+            if told:
+                self._runs.add(run)
+            return told
+
     def watch(self, run: str) -> None:
         """Put a run on its list. Starts the guard if there is none, or if somebody has killed it."""
         with self._lock:

@@ -142,6 +142,13 @@ class PosixBackend:
         self.exited = True
         self.wake()
 
+    def is_guarded(self) -> bool:
+        """Whether a guard that is there for other runs has this child on its list now."""
+        guarded = f"{self.pid}:{self._launch.marker}:{self._tag}"
+        if guard.watch_if_there(guarded):
+            self._guarded = guarded
+        return self._guarded != ""
+
     def start_guard(self) -> None:
         """Make sure that the child's tree is ended if this host is killed (SIGKILL)."""
         self._guarded = f"{self.pid}:{self._launch.marker}:{self._tag}"

@@ -120,6 +120,9 @@ class StagedBackend:
     def _is_due(self) -> bool:
         return bool(self._todo) or self._woken or (self._until is not None and self._clock.now >= self._until)
 
+    def is_guarded(self) -> bool:
+        return False
+
     def start_guard(self) -> None:
         self.guarded = True
 
