@@ -20,11 +20,11 @@ Start here:
     ReplayRuntime           a recorded run, played again; see also remoteclaw_sync.testing
     remoteclaw_sync.web     streams for Flask, Django and other WSGI applications
 
-Calls block until they have what they give back. Bad arguments raise ValueError or TypeError at once; what goes wrong
-in a run is an error event, and an AgentRunError from run() alone.
+Calls block until they have their result. Bad arguments raise ValueError or TypeError at once. A failure during a run is
+an error event; only run() turns it into an AgentRunError.
 
 Public are the names listed in `__all__` here, in remoteclaw_sync.web and in remoteclaw_sync.testing. Every other module
-is private, whatever its name: it may change or go with any release.
+is private, whatever its name: it may change or disappear with any release.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     from .tool_server.server import Gateway as Gateway
     from .tool_server.tools import tool as tool
 
-# Imported when first asked for, so that `import remoteclaw_sync` stays cheap.
+# Imported on first use, so that `import remoteclaw_sync` stays cheap.
 _LAZY = {
     "AgentRun": ".engine.agent_run",
     "AgentSession": ".session",
@@ -201,15 +201,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    module_name = _LAZY.get(name)
-    if module_name is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
+if not TYPE_CHECKING:  # For a type checker every name would exist, and be Any.
 
-    value = getattr(importlib.import_module(module_name, __name__), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        module_name = _LAZY.get(name)
+        if module_name is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
+        value = getattr(importlib.import_module(module_name, __name__), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""JSON as the standard has it, of whatever an agent's tools may hold."""
+"""Strictly standard JSON, from whatever values an agent's tools may use."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ LARGEST_FILE = 1024 * 1024
 
 
 def read_object(path: str) -> dict[str, Any]:
-    """The object in a small file; an empty one if there is no such file, or something else in it.
+    """The object in a small file; an empty one if the file is missing or holds something else.
 
-    It may be of a repository's making, which can hold a link to /dev/zero or a FIFO: such things are not waited for.
+    It may come from a repository, which can contain a link to /dev/zero or a FIFO: we do not wait for those.
     """
     try:
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
@@ -31,16 +31,16 @@ def read_object(path: str) -> dict[str, Any]:
 
 
 def dump(value: Any, separators: tuple[str, str] = SPACED) -> str:
-    """On one line. A number that JSON has no word for (NaN) becomes null, an object that it does not know a string."""
+    """The value as one line of JSON. NaN and the like become null, unknown objects become strings."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=separators, default=str)
     except (ValueError, RecursionError):
-        # NaN, or nested deeper than the encoder can follow, which is less than the parser may have read.
+        # NaN, or nested too deeply for the encoder, which cannot go as deep as the parser.
         return "".join(_pieces(value, *separators))
 
 
 def _pieces(value: Any, comma: str, colon: str) -> Iterator[str]:
-    """The same without recursion. Raises ValueError for what contains itself."""
+    """The same without recursion. Raises ValueError for a value that contains itself."""
     levels: list[tuple[Iterator[tuple[str, Any]], str, int]] = [(iter([("", value)]), "", 0)]
     around: set[int] = set()
     while levels:

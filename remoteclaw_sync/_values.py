@@ -1,6 +1,6 @@
 """What every value class shares: plain-dict round trips and field checks.
 
-Knows nothing of runs or CLIs, so that `types.py` reads as a list of facts.
+Knows nothing about runs or CLIs, so that `types.py` reads as a list of facts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def decoded_by(decode: Callable[[Any], Any]) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """The JSON-ready form of one value: values become dicts, tuples lists, paths strings.
 
-    Without recursion: a tool's input may be nested as deep as a parser can read. Raises ValueError for what contains
-    itself.
+    Without recursion, because a tool's input may be nested as deeply as a parser can read. Raises ValueError for a
+    value that contains itself.
     """
     made, items = _opened(value)
     if items is None:
@@ -53,7 +53,7 @@ def plain(value: Any) -> Any:
 
 
 def _opened(value: Any) -> tuple[Any, Iterator[tuple[Any, Any]] | None]:
-    """The plain form, empty if it is a container, and what is to be filled in then."""
+    """The plain form; for a container an empty one, and the items to fill in."""
     if type(value) in ATOMS:
         return value, None
     if isinstance(value, Value):
@@ -163,7 +163,7 @@ def check_seconds(name: str, value: object) -> None:
     try:
         seconds = float(value)
     except OverflowError:
-        raise ValueError(f"{name} is a larger number than a clock can take; None is no limit") from None
+        raise ValueError(f"{name} is too large a number of seconds; None means no limit") from None
     if not seconds > 0:  # NaN is not, either.
         raise ValueError(f"{name} must be a positive number of seconds (or None for no limit), not {value}")
 
@@ -183,7 +183,7 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Keywords that exist; the message names the one that does not, and the one that was probably meant."""
+    """Keywords must exist. The message names the unknown one, and the one that was probably meant."""
     known = tuple(known)
     for name in names:
         if name not in known:
@@ -195,13 +195,13 @@ def check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def check_flag(name: str, value: object) -> None:
-    """True or False; "no" and "false" are true, which is the wrong way round to find out."""
+    """True or False, nothing else: the strings "no" and "false" would count as true."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, not {value!r}")
 
 
 def check_path(name: str, value: object) -> None:
-    """A non-empty str or os.PathLike[str] that can be a path in this process's locale."""
+    """A non-empty str or os.PathLike[str] that this process's locale can encode as a path."""
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name} must be a str or a path, not {type(value).__name__}")
     path = os.fspath(value)
@@ -215,7 +215,7 @@ def check_path(name: str, value: object) -> None:
 
 
 def _as_utf_8(path: object) -> object:
-    """The path as the CLIs take it. In an ASCII locale os.getcwd() has surrogates for what is not ASCII in UTF-8."""
+    """The path as the CLIs expect it. In an ASCII locale os.getcwd() has surrogates instead of non-ASCII characters."""
     try:
         return os.fsencode(path).decode(errors="surrogateescape") if isinstance(path, str) else path
     except UnicodeEncodeError:

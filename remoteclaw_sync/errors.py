@@ -59,7 +59,7 @@ ErrorCode: TypeAlias = Literal[
     "RECORD_FAILED",
 ]
 
-# Errors that a run survives: they explain neither a failing exit nor a missing answer.
+# Errors that a run survives: they do not explain a non-zero exit or a missing answer.
 SURVIVABLE: frozenset[str | None] = frozenset({LINE_TOO_LONG, EXTRACT_EVENT_FAILED, MCP_SERVER_FAILED, CLI_WARNING})
 
 
@@ -68,7 +68,7 @@ class RemoteClawError(Exception):
 
 
 class RunSetupError(RemoteClawError):
-    """Raised by a hook that prepares a run; the run yields it as an `error` event with `code`, then `done`."""
+    """Raised by a hook that prepares a run. The run yields an `error` event with this `code`, then `done`."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         self.code: ErrorCode = code
@@ -76,7 +76,7 @@ class RunSetupError(RemoteClawError):
 
 
 class AgentRunError(RemoteClawError):
-    """A run failed. `result` is its summary, `errors` the `error` events it gave."""
+    """A run failed. `result` is its summary, `errors` are its `error` events."""
 
     def __init__(self, result: AgentRunResult, errors: Sequence[AgentErrorEvent] = ()) -> None:
         self.result = result
@@ -84,12 +84,12 @@ class AgentRunError(RemoteClawError):
         super().__init__(f"{self._cause()} [{result.error_subtype or 'unknown'}]")
 
     def _cause(self) -> str:
-        # The last that could have ended it: before it come retries, which the CLI reports as errors too.
+        # The last one that could have ended the run: earlier ones may be retries, which CLIs report as errors too.
         fatal = [error for error in self.errors if error.code not in SURVIVABLE] or list(self.errors)
         return fatal[-1].message if fatal else "the run failed"
 
     def __reduce__(self) -> tuple[type[AgentRunError], tuple[AgentRunResult, tuple[AgentErrorEvent, ...]]]:
-        # Exceptions pickle by their message alone; this one crosses process pools whole.
+        # By default an exception pickles only its message; this one must cross process pools with its result.
         return (type(self), (self.result, self.errors))
 
 
@@ -102,7 +102,7 @@ class UnsupportedOperationError(RemoteClawError):
 
 
 class UnknownProviderError(RemoteClawError, ValueError):
-    """No runtime goes by that name. `provider` is what was asked for, `known` what there is."""
+    """There is no runtime of that name. `provider` is the name, `known` lists those that exist."""
 
     def __init__(self, provider: object, known: Sequence[str]) -> None:
         self.provider = provider

@@ -1,4 +1,4 @@
-"""From a provider's name to its runtime."""
+"""Makes the runtime for a provider's name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .demo.runtime import DemoOptions, DemoRuntime
 
 SUPPORTED_PROVIDERS = NAMES
-DEMO = "demo"  # No CLI to support, but a runtime as any other.
+DEMO = "demo"  # Not a supported CLI, but a runtime like any other.
 
 
 @overload

@@ -1,11 +1,11 @@
 """Every temporary file and folder of ours, and reading files that somebody else may have put there.
 
-What is made here is private (0600, 0700) and has its owner's identity in its name. A host that is killed therefore
-leaves nothing for good: the next run that comes by takes away what no living host owns, and so does
-`doctor --repair`, by the same rule (`abandoned`).
+Everything made here is private (0600, 0700) and has its owner's identity in its name. So a host that was killed leaves
+nothing for good: the next run removes what no live host owns, and so does `doctor --repair`, by the same rule
+(`abandoned`).
 
-A file in a folder that others write to, such as a repository that was checked out, is read only if it is a regular one
-of bounded size: git keeps links, and one to /dev/zero or to a FIFO would fill the memory or never end.
+In a folder that others write to, such as a checked-out repository, we read only regular files of limited size: git
+stores links, and a link to /dev/zero or to a FIFO would fill the memory or never end.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from .process.host import has_lasted, host_identity
 PREFIX = "remoteclaw-"
 # Nothing else in these folders may be taken for ours: identity (see process/identity.py), eight random digits, suffix.
 OWNED_NAME = re.compile(r"\.?remoteclaw-(\d+-\d+-[0-9a-f]{8})-[0-9a-f]{8}(?:\.[a-z.]+)?")
-# A host of another container that shares the folder cannot be seen from here, nor can one from before the last boot.
+# A host in another container that shares the folder cannot be seen from here, nor can one from before the last boot.
 UNSEEN_OWNER_SECONDS = 86_400.0
-# To list a folder takes about a microsecond for each name; the large ones are listed so seldom that it is 1 % of the
-# time.
-SMALL_FOLDER = 500
+# Listing a folder takes about a microsecond per name. Large folders are listed so rarely that it takes 1 % of the time.
+SMALL_FOLDER = 50
 PAUSE_PER_NAME = 1e-4
+SETTLED_NS = 1_000_000_000  # A folder that has just changed may change again without another time.
 OPENED_BY_THE_SHELL = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 _sweep_lock = threading.Lock()
 _next_sweep: dict[str, float] = {}  # Folder -> when it may be looked through again.
+_last_clean: dict[str, int] = {}  # Folder -> when it had changed last, as it was seen without a file of another host.
 
 
 # --- making -------------------------------------------------------------------------------------------------------
 
 
 def new_file(folder: str, suffix: str, data: bytes, *, hidden: bool = False, durable: bool = False) -> str:
-    """A file that only its owner can read; with `durable` it is on disk. Returns its path; after an error there is
-    none."""
+    """Make a file that only its owner can read and return its path; with `durable` it is synced to disk. After an error
+    there is no file."""
     while True:
         path = os.path.join(folder, _new_name(suffix, hidden=hidden))
         try:
@@ -64,7 +65,7 @@ def new_file(folder: str, suffix: str, data: bytes, *, hidden: bool = False, dur
 
 
 def new_folder(base: str, *, hidden: bool = False) -> str:
-    """A folder that only its owner can enter. Returns its path."""
+    """Make a folder that only its owner can enter, and return its path."""
     while True:
         path = os.path.join(base, _new_name("", hidden=hidden))
         try:
@@ -80,12 +81,12 @@ def private(path: str, flags: int) -> int:
 
 
 def longest_folder(base: str) -> int:
-    """How many bytes the path of a new folder in `base` has."""
+    """How many bytes the path of a new folder in `base` would have."""
     return len(os.fsencode(os.path.join(base, _new_name(""))))
 
 
 def replace_file(path: str, data: bytes, mode: int = 0o600) -> None:
-    """Put `data` in the place of `path`: whole, on disk, and with its mode before anyone sees it under that name."""
+    """Replace `path` with `data` atomically: complete, synced, and with the right mode before anyone can see it."""
     temporary = new_file(os.path.dirname(path), "", data, hidden=True, durable=True)
     try:
         if mode != 0o600:
@@ -97,13 +98,13 @@ def replace_file(path: str, data: bytes, mode: int = 0o600) -> None:
 
 
 def remove(path: str) -> None:
-    """Take away a file or folder made here. Does nothing the second time, or in a forked copy of its owner."""
+    """Remove a file or folder made here. A second call does nothing, nor does one in a forked copy of its owner."""
     if owner_of(path) == host_identity():
         _remove(path)
 
 
 def owner_of(path: str) -> str | None:
-    """Whose it is, by its name; None if that is not one of ours."""
+    """The owner's identity in this name; None if the name is not one of ours."""
     found = OWNED_NAME.fullmatch(os.path.basename(path))
     return None if found is None else found[1]
 
@@ -125,46 +126,57 @@ def _remove(path: str) -> None:
 
 
 def sweep(folder: str) -> None:
-    """Take away what dead hosts have left here. Cheap enough for every run: a folder whose listing takes long is
-    listed seldom."""
+    """Remove what dead hosts have left here. Cheap enough for every run: a folder is not listed again until it has
+    changed, and one that is slow to list is listed rarely."""
+    try:
+        changed = os.stat(folder).st_mtime_ns
+    except OSError:
+        return
     with _sweep_lock:
-        if time.monotonic() < _next_sweep.get(folder, 0.0):
+        if time.monotonic() < _next_sweep.get(folder, 0.0) or _last_clean.get(folder) == changed:
             return
         _next_sweep[folder] = float("inf")  # Another thread is at it.
-    names = 0
+    names: list[os.DirEntry[str]] = []
     try:
-        names, found = _look_through(folder)
-        for path in found:
+        names = _names_in(folder)
+        for path in _abandoned(names):
             _remove(path)
+        if time.time_ns() - changed > SETTLED_NS and not any(map(_is_of_another_host, names)):
+            _last_clean[folder] = changed
     finally:
-        _next_sweep[folder] = time.monotonic() + (names * PAUSE_PER_NAME if names > SMALL_FOLDER else 0.0)
+        _next_sweep[folder] = time.monotonic() + (len(names) * PAUSE_PER_NAME if len(names) > SMALL_FOLDER else 0.0)
 
 
 def abandoned(folder: str) -> list[str]:
-    """Files and folders here that were made by a host of this user which is no more."""
-    return _look_through(folder)[1]
+    """Files and folders here that belong to a dead host of this user."""
+    return _abandoned(_names_in(folder))
 
 
 def remove_abandoned(path: str) -> bool:
-    """Take away one of these; says whether it is gone."""
+    """Remove one of these; returns whether it is gone."""
     _remove(path)
     return not os.path.lexists(path)
 
 
-def _look_through(folder: str) -> tuple[int, list[str]]:
-    """How many names there are, and the paths of what is abandoned."""
+def _names_in(folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            names = list(entries)
+            return list(entries)
     except OSError:
-        return 0, []
-    return len(names), [entry.path for entry in names if _is_abandoned(entry)]
+        return []
+
+
+def _abandoned(names: list[os.DirEntry[str]]) -> list[str]:
+    return [entry.path for entry in names if _is_of_another_host(entry) and _is_abandoned(entry)]
+
+
+def _is_of_another_host(entry: os.DirEntry[str]) -> bool:
+    return owner_of(entry.name) not in (None, host_identity())
 
 
 def _is_abandoned(entry: os.DirEntry[str]) -> bool:
     owner = owner_of(entry.name)
-    if owner is None or owner == host_identity():
-        return False
+    assert owner is not None
     try:
         status = entry.stat(follow_symlinks=False)
     except OSError:
@@ -187,9 +199,9 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = False) -> Binar
 
     With `follow` it may be a link to a regular file.
     """
-    # Looked at twice: opening a device may do something, and what is there may have been replaced since.
+    # Checked twice: opening a device may have side effects, and the file may have been replaced in between.
     _check_regular(os.stat(path, follow_symlinks=follow), path)
-    # A file that the caller named may be opened in his thread, where Ctrl-C would lose a bare descriptor.
+    # A file that the caller named may be opened in the caller's thread, where Ctrl-C would leak a bare descriptor.
     file = open(path, "rb") if follow else _open_strictly(path)  # noqa: SIM115 - closed below, or given to the caller
     try:
         _check_regular(os.fstat(file.fileno()), path)
@@ -200,13 +212,13 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = False) -> Binar
 
 
 def _open_strictly(path: str | os.PathLike[str]) -> BinaryIO:
-    """Neither through a link nor waiting for the other end of a FIFO, should one have got there this very moment."""
+    """Neither follows a link nor waits for the other end of a FIFO, in case one was put there just now."""
     flags = ("O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_NOFOLLOW", "O_BINARY")
     return open(os.open(path, os.O_RDONLY | sum(map(_flag, flags))), "rb")
 
 
 def read_regular(path: str | os.PathLike[str], limit: int, *, follow: bool = False) -> bytes:
-    """What is in a regular file of at most `limit` bytes. Raises OSError for anything else."""
+    """The contents of a regular file of at most `limit` bytes. Raises OSError for anything else."""
     with open_regular(path, follow=follow) as file:
         too_large = os.fstat(file.fileno()).st_size > limit
         data = b"" if too_large else file.read(limit + 1)
@@ -216,7 +228,7 @@ def read_regular(path: str | os.PathLike[str], limit: int, *, follow: bool = Fal
 
 
 def read_named(path: str | os.PathLike[str], limit: int) -> bytes:
-    """The same of a file that the user has named: it may also be what the shell has opened for him (`<(...)`)."""
+    """The same for a file that the user named, which may also be a pipe that the shell opened (`<(...)`)."""
     if not os.fsdecode(path).startswith(OPENED_BY_THE_SHELL):
         return read_regular(path, limit, follow=True)
     with open(path, "rb") as file:
@@ -240,12 +252,12 @@ def _check_regular(status: os.stat_result, path: str | os.PathLike[str]) -> None
 
 
 def _flag(name: str) -> int:
-    """That flag of open(), 0 where the system does not have it."""
+    """That flag of open(); 0 if the system does not have it."""
     return int(getattr(os, name, 0))
 
 
 def temporary_folder() -> str:
-    """Where temporary files go, looked through for what dead hosts have left there."""
+    """The folder for temporary files, after removing what dead hosts have left there."""
     folder = tempfile.gettempdir()
     sweep(folder)
     return folder

@@ -177,7 +177,8 @@ class CLIRuntimeBase(Verbs):
         elif fields:
             params = attrs.evolve(params, **fields)
         check_host()
-        check_tools(params)
+        if params.tools:
+            check_tools(params)
         self.check_params(params)
         return params
 

@@ -127,13 +127,13 @@ def _check_mcp_servers(servers: object) -> None:
 
 
 def _check_abort_signal(signal: object) -> None:
-    # By its methods, because multiprocessing's will do; the class itself has them too, but is no event.
+    # Recognised by its methods, because multiprocessing's works too. The class itself has them, but is not an event.
     wait = getattr(signal, "wait", None)
     if wait is None or not hasattr(signal, "is_set") or isinstance(signal, type):
         raise TypeError(f"abort_signal must be a threading.Event, not {type(signal).__name__}")
     if not _takes_timeout(wait):
         kind = f"{type(signal).__module__}.{type(signal).__name__}"
-        message = f"abort_signal must be a threading.Event, not {kind}: a thread cannot wait for that with a time-out"
+        message = f"abort_signal must be a threading.Event, not {kind}: a thread cannot wait for that with a timeout"
         raise TypeError(message)
 
 
@@ -146,7 +146,7 @@ def _takes_timeout(wait: Callable[..., object]) -> bool:
     except TypeError:
         return False
     except ValueError:
-        pass  # Written in C, and does not tell.
+        pass  # Written in C, without a signature.
     return True
 
 

@@ -1,4 +1,4 @@
-"""Which version of a CLI is installed, as its files tell (to ask it may take seconds), and what works on it."""
+"""Which version of a CLI is installed, judging by its files (starting it may take seconds), and what works on it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PARENTS = 5  # Folders from the program up to its package.json.
 
 @attrs.frozen
 class Installation:
-    """What the files of a CLI tell: its npm package (None if it came another way) and its version."""
+    """What a CLI's files show: its npm package (None if it was installed another way) and its version."""
 
     package: str | None
     version: str
 
 
 def installation(cli: CliFacts, program: str, search_path: str | None = None) -> Installation | None:
-    """What is installed under this name or path; None if its files do not tell. Starts nothing, does not raise."""
+    """What is installed under this name or path; None if its files do not show it. Starts nothing, does not raise."""
     try:
         found = shutil.which(program, path=search_path)
         return None if found is None else _installation_at(cli, os.path.realpath(found))
@@ -42,7 +42,7 @@ def installation(cli: CliFacts, program: str, search_path: str | None = None) ->
 
 
 def installed_version(cli: CliFacts, program: str, search_path: str | None = None) -> str | None:
-    """The version of the installed CLI, None if its files do not tell. Starts nothing, does not raise."""
+    """The version of the installed CLI; None if its files do not show it. Starts nothing, does not raise."""
     found = installation(cli, program, search_path)
     return None if found is None else found.version
 
@@ -62,7 +62,7 @@ def _installation_at(cli: CliFacts, path: str) -> Installation | None:
 
 
 def _is_of_product(folder: str, names: set[str]) -> bool:
-    """Whether versions in this folder are the product's own. (Not so `.pyenv/versions`, `installs/node`.)"""
+    """Whether versions in this folder are the product's own (unlike `.pyenv/versions` and `installs/node`)."""
     parts = [part.lstrip(".").partition("@")[0] for part in folder.split(os.sep)[-4:]]
     return parts[-1] in names or (parts[-1] in ("versions", "releases") and not names.isdisjoint(parts))
 
@@ -79,7 +79,7 @@ def _package_in(folder: str, names: list[str]) -> Installation | None:
 
 
 class Standing(enum.StrEnum):
-    """How a version stands to those that were tested."""
+    """How a version compares with those that were tested."""
 
     TOO_OLD = "too old"  # It cannot run, or not safely.
     GAPS = "too old for some options"
@@ -92,7 +92,7 @@ class Standing(enum.StrEnum):
 
 
 def support_of(cli: CliFacts, version: str | None) -> Support:
-    """The line of versions that this one belongs to; the usual one if it is not known."""
+    """The release line that this version belongs to; the usual one if the version is not known."""
     lines = cli.support
     if version is None:
         return lines[0]
@@ -101,7 +101,7 @@ def support_of(cli: CliFacts, version: str | None) -> Support:
 
 
 def standing(cli: CliFacts, version: str | None) -> Standing:
-    """How this version stands to the tested ones."""
+    """How this version compares with the tested ones."""
     if version is None or not VERSION.match(version):
         return Standing.UNKNOWN
     line, numbers = support_of(cli, version), as_numbers(version)
@@ -126,9 +126,9 @@ def is_below(version: str | None, limit: str) -> bool:
 
 
 def what_is_needed(cli: CliFacts, version: str | None, options: tuple[str, ...] = ()) -> str | None:
-    """A sentence for a run that failed on a version below the floor; None if this one is not, or is not known.
+    """A sentence for a run that failed on a version below the floor; None if it is not below, or not known.
 
-    `options` are those of the run that may need more than the CLI has ("system_prompt", "read-only", "bypass").
+    `options` are the run's options that may need a newer CLI ("system_prompt", "read-only", "bypass").
     """
     if version is None or not is_below(version, support_of(cli, version).floor):
         return None
@@ -141,7 +141,7 @@ def what_is_needed(cli: CliFacts, version: str | None, options: tuple[str, ...] 
 
 
 def as_numbers(version: str) -> tuple[int, ...]:
-    """For comparing. A pre-release counts as the version it leads to."""
+    """A key for comparing versions. A pre-release counts as the version it leads to."""
     found = VERSION.match(version)
     return tuple(int(number) for number in found.group().partition("-")[0].split(".")) if found else (0, 0, 0)
 
@@ -149,7 +149,7 @@ def as_numbers(version: str) -> tuple[int, ...]:
 # --- where else it may be ------------------------------------------------------------------------------------
 
 # Where installers put programs: a login shell has these on its PATH, cron, systemd and a web server do not.
-NEWEST_FOLDER = "~/.local/bin"  # To which vendors' installers have moved from folders of their own.
+NEWEST_FOLDER = "~/.local/bin"  # Vendors' installers have moved here from folders of their own.
 USUAL_FOLDERS = (
     "~/.npm-global/bin",
     "~/.npm-packages/bin",
@@ -167,8 +167,8 @@ NPM_PREFIX = re.compile(r"^\s*prefix\s*=\s*(.+?)\s*$", re.MULTILINE)
 
 
 def found_elsewhere(program: str, env: Mapping[str, str], own_folders: tuple[str, ...] = ()) -> list[str]:
-    """Where a program that is not on the PATH of `env` is installed, if an installer put it in its usual place, or its
-    own one into a folder of its own."""
+    """Where a program that is not on the PATH of `env` is installed, if it is in an installer's usual folder or in the
+    folder of its own installer."""
     found: dict[str, str] = {}
     try:
         for folder in _usual_folders(env, own_folders):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -52,7 +53,7 @@ def fake_command(*steps: Step, script_file: Path | None = None) -> list[str]:
 def quick_command(*steps: Step) -> list[str]:
     """The simplest of the steps as a shell script, which starts in 2 ms where Python needs 30 (and on a busy machine
     half a second): for tests of clocks that run from the start."""
-    return ["/bin/sh", "-c", "\n".join(_in_shell(*step) for step in steps)]
+    return ["/bin/sh", "-c", "\n".join(_in_shell(*step) for step in steps) or ":"]
 
 
 def _in_shell(name: str, *arguments: Any) -> str:
@@ -60,23 +61,39 @@ def _in_shell(name: str, *arguments: Any) -> str:
         case "text", (text,):
             return _in_shell("line", {"type": "text", "text": text})
         case "line", (value,):
-            return f"echo {shlex.quote(json.dumps(value))}"
+            return f"printf '%s\\n' {shlex.quote(json.dumps(value))}"
+        case "notify", (fifo,):
+            return f"echo $$ >{shlex.quote(fifo)}"
         case "sleep", (seconds,):
             return f"sleep {seconds}"
         case "ignore", (signal_name,):
             return f"trap '' {signal_name.removeprefix('SIG')}"
         case "stop", ():
             return "kill -STOP $$"
+        case "exit", (code,):
+            return f"exit {code}"
         case "hang", ():
             return "exec sleep 1000"
     raise ValueError(f"no shell knows the step {name}")
+
+
+# What a shell does by itself. (It sleeps by a child, which may outlive it.)
+SIMPLE_STEPS = {"text", "line", "notify", "exit", "hang"}
+
+
+def _command(*steps: Step) -> list[str]:
+    """That of the quickest program which does these steps."""
+    simple = all(name in SIMPLE_STEPS and len(arguments) <= 1 for name, *arguments in steps)
+    if simple and len(json.dumps(steps)) < LONGEST_ARGUMENT:
+        return quick_command(*steps)
+    return fake_command(*steps)
 
 
 class FakeRuntime(CLIRuntimeBase):
     """Maps `{"type": "text", "text": ...}` and so on to the event of that type."""
 
     def __init__(self, *steps: Step, command: Any = None, timeout: float | None = 60.0, **options: Any) -> None:
-        super().__init__(command or fake_command(*steps), timeout, **options)
+        super().__init__(command or _command(*steps), timeout, **options)
         self.stream: Literal["stdout", "stderr"] = "stdout"
 
     @property
@@ -195,6 +212,25 @@ def alive(pid: int) -> bool:
     return state not in (b"Z", b"X")
 
 
+def children(pid: int) -> list[int]:
+    """Of all threads of this process."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # A thread that has ended since.
+            found += map(int, path.read_text().split())
+    return found
+
+
+def is_guarded(host: int) -> bool:
+    """Whether this host has a CLI and, some milliseconds later, the guard that ends it if the host is killed."""
+    return len(children(host)) == 2
+
+
+def is_kept_waiting(pid: int) -> bool:
+    """Whether this process writes to a pipe that is full."""
+    return "pipe_write" in Path(f"/proc/{pid}/wchan").read_text()
+
+
 class Container:
     """A place whose processes see only each other: for tests of what looks at all processes of this user.
 
@@ -236,8 +272,8 @@ class Container:
     def kill(self, process: subprocess.Popen[Any]) -> None:
         """SIGKILL to what was started with `inside`, if it is still there. `process` only waits for it, outside."""
         if process.poll() is None:
-            for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
+            for pid in children(process.pid):
+                os.kill(pid, signal.SIGKILL)
         process.wait(PATIENCE)
 
 

@@ -63,6 +63,7 @@ def test_any_prompt_reaches_it_as_text(demo: CLIRuntimeBase, prompt: str, tmp_pa
     assert f"You asked: “{' '.join(prompt.split())}”" in result.text
 
 
+@pytest.mark.slow
 def test_failures_can_be_asked_for(demo: CLIRuntimeBase) -> None:
     assert demo.run("demo:fail", check=False).error_subtype == "overloaded"
     crashed = demo.run("demo:crash", check=False)

@@ -148,6 +148,7 @@ def test_the_file_of_an_owner_that_cannot_be_seen_from_here_is_kept_for_a_day(fo
     assert list(folder.iterdir()) == [young]
 
 
+@pytest.mark.slow
 def test_a_large_folder_is_looked_through_seldom(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each run comes by: the temporary folder of a busy machine may have 100,000 names."""
     clock = [100.0]

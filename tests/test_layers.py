@@ -49,7 +49,7 @@ FLOORS = {
     "chat": "bell conversation database delivery < places < keeper < turns < sessions < bridge",
     "cli": "help server_folder strangers terminal_text < arguments leftovers probe status_line"
     " < completion dispatch views < doctor mcp_options serve show < replay run < providers",
-    "clis": "facts < dialect fake mcp_entries < registry",
+    "clis": "facts < dialect fake mcp_entries shared < registry",
     "clis.claude": "facts < fake mcp messages < dialect < live < runtime",
     "clis.codex": "facts < fake items mcp rollout stderr < dialect < runtime",
     "clis.gemini": "facts < failures fake mcp prompt sessions < dialect < runtime",
@@ -58,8 +58,8 @@ FLOORS = {
     "demo": "agent < runtime",
     "engine": "approval asking classify outcome resources startup transport < dialect python_tools verdict"
     " < agent live_dialect reader < setup < session < turn < agent_run live_session",
-    "process": "ending environment greenlets host life live_children native program tag tail"
-    " < abort_listener launch sweep < backend clocks spawn_errors < fallback posix < child",
+    "process": "ending environment greenlets host life native program tag tail < abort_listener launch live_children"
+    " < backend clocks guard spawn_errors sweep < fallback posix < child",
     "recording": "file < recorder < replay",
     "redaction": "known letters < secrets < prompts < scrubber",
     "tool_server": "docstrings relay schema < __main__ tools < messaging protocol < server",
@@ -222,6 +222,11 @@ def test_the_ground_knows_nothing_of_the_package() -> None:
     for module in module_names():
         if layer(module) == 0:
             assert {layer(target) for target in internal(module)} <= {0}, module
+
+
+def test_one_module_alone_asks_the_system_to_be_told_of_forks() -> None:
+    asking = {module for module in module_names() if "register_at_fork(" in source_of(module).read_text("utf-8")}
+    assert asking == {"process.host"}
 
 
 def test_there_are_no_import_cycles() -> None:

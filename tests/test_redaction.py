@@ -354,7 +354,14 @@ def test_lines_that_wait_for_the_rest_of_an_echo_do_not_pile_up() -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "word"),
-    [("pw hunter2", "hunter2"), ("hunter2!", "hunter2"), ("\u6211\u7684\u5bc6\u7801\u662f\u732b", "\u5bc6\u7801")],
+    [
+        ("pw hunter2", "hunter2"),
+        ("sk-ab", "sk-ab"),
+        ("/clear", "clear"),
+        ("4711", "4711"),
+        ("hunter2!", "hunter2"),
+        ("\u6211\u7684\u5bc6\u7801\u662f\u732b", "\u5bc6\u7801"),
+    ],
 )
 def test_a_short_prompt_that_is_no_ordinary_word_is_taken_out_of_a_line(prompt: str, word: str) -> None:
     scrub = Scrubber([prompt], [])

@@ -71,6 +71,7 @@ def test_a_resumed_run_keeps_its_session(provider: str, fake_cli: Put, tmp_path:
     assert result.session_id == RESUMABLE
 
 
+@pytest.mark.slow
 def test_a_fake_can_hang_crash_and_talk_nonsense(fake_cli: Put, tmp_path: Path) -> None:
     fake_cli(
         "claude",
@@ -84,6 +85,7 @@ def test_a_fake_can_hang_crash_and_talk_nonsense(fake_cli: Put, tmp_path: Path) 
     assert (crashed.exit_code, crashed.error_subtype, crashed.stderr) == (3, "crash", "boom")
 
 
+@pytest.mark.slow
 def test_several_runs_at_once_are_told_apart(fake_cli: Put, tmp_path: Path) -> None:
     fake = fake_cli("claude", FakeAnswer("same", delay=0.05))
     runs = [create_cli_runtime("claude").start(f"prompt {number}", working_directory=tmp_path) for number in range(4)]

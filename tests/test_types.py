@@ -328,12 +328,6 @@ def test_the_type_of_an_event_cannot_be_changed(event: AgentEvent) -> None:
         event.type = "text"  # type: ignore[misc]
 
 
-def test_events_of_different_types_are_never_equal() -> None:
-    thinking: AgentEvent = AgentThinkingEvent("a")
-    assert AgentTextEvent("a") != thinking
-    assert AgentTextEvent("a") == AgentTextEvent("a")
-
-
 def test_params_do_not_see_what_the_caller_changes_later() -> None:
     env: dict[str, str | None] = {"A": "1"}
     servers = {"files": STDIO_SERVER}
@@ -504,7 +498,7 @@ REFUSED_PARAMS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("a deadline of zero", {"deadline": 0}, ValueError, "deadline must be a positive number of seconds"),
     ("a negative deadline", {"deadline": -1.0}, ValueError, "deadline must be a positive number of seconds"),
     ("a deadline that is no number", {"deadline": NAN}, ValueError, "deadline must be a positive number of seconds"),
-    ("an endless integer deadline", {"deadline": 10**400}, ValueError, "deadline is a larger number than"),
+    ("an endless integer deadline", {"deadline": 10**400}, ValueError, "deadline is too large a number of seconds"),
     ("a deadline of True", {"deadline": True}, TypeError, "deadline must be a number of seconds or None, not bool"),
     ("a deadline as text", {"deadline": "10"}, TypeError, "deadline must be a number of seconds or None, not str"),
     ("an unknown prompt syntax", {"prompt_syntax": "shell"}, ValueError, "prompt_syntax must be one of 'text', 'cli'"),
@@ -601,7 +595,7 @@ REFUSED_OPTIONS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("a timeout that is no number", {"timeout": NAN}, ValueError, "timeout must be a positive number of seconds"),
     ("a timeout as text", {"timeout": "300"}, TypeError, "timeout must be a number of seconds or None, not str"),
     ("a timeout of True", {"timeout": True}, TypeError, "timeout must be a number of seconds or None, not bool"),
-    ("an endless integer timeout", {"timeout": 10**400}, ValueError, "timeout is a larger number than"),
+    ("an endless integer timeout", {"timeout": 10**400}, ValueError, "timeout is too large a number of seconds"),
     ("a negative tool_timeout", {"tool_timeout": -1}, ValueError, "tool_timeout must be a positive number"),
     ("a negative linger", {"linger": -1}, ValueError, "linger must be a positive number"),
     ("no pending bytes", {"max_pending_bytes": 0}, ValueError, "max_pending_bytes must be positive"),

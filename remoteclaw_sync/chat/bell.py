@@ -9,8 +9,8 @@ import threading
 class Bell:
     """Rung by any thread, heard once by the one that waits for it.
 
-    No Event: an exception that a signal raises inside `Event.wait()` can leave the Event's own lock taken, and the
-    next `set()` then blocks for ever. A bare lock has no moment in between.
+    Not an Event: an exception that a signal handler raises inside `Event.wait()` can leave the Event's own lock held,
+    and then the next `set()` blocks for ever. A bare lock has no such moment.
     """
 
     __slots__ = ("_silence",)
@@ -20,7 +20,7 @@ class Bell:
         self._silence.acquire()
 
     def ring(self) -> None:
-        """Wake who waits, or who waits next. Ringing twice is ringing once."""
+        """Wake the thread that waits, or the next one that does. Ringing twice is the same as ringing once."""
         with contextlib.suppress(RuntimeError):
             self._silence.release()
 

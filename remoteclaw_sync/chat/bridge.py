@@ -46,20 +46,20 @@ from .sessions import Conversation, SessionMap, Turn
 logger = logging.getLogger(__name__)
 
 DEFAULT_CONCURRENT_RUNS = 16  # A CLI takes 150 to 600 MB.
-# Failures for which another key may be the cure, and those for which another provider may.
+# Failures that another key may fix, and those that another provider may fix.
 ROTATE_ON = frozenset({"auth", "billing", "rate_limit"})
 FALL_BACK_ON = RETRYABLE | {"auth", "billing", "cli_missing", "config", "crash", "incomplete", "timeout", "unknown"}
 
 
 @attrs.frozen(kw_only=True)
 class RetryPolicy:
-    """How often, and after how long, a run is tried again that met a rate limit, an overload or a network failure."""
+    """How often, and how soon, to retry a run after a rate limit, an overload or a network failure."""
 
     attempts: int = 3  # In all.
     first_delay: float = 1.0
     factor: float = 2.0
     longest_delay: float = 30.0
-    jitter: float = 0.2  # Of each delay, at random, so that forty chats do not come back together.
+    jitter: float = 0.2  # Random share of each delay, so that forty chats do not all retry at the same moment.
 
     def __attrs_post_init__(self) -> None:
         check_size("attempts", self.attempts)
@@ -67,7 +67,7 @@ class RetryPolicy:
         check_seconds("longest_delay", self.longest_delay)
 
     def delay(self, tries: int) -> float:
-        """Seconds to wait after so many tries."""
+        """Seconds to wait after this number of tries."""
         delay = min(self.first_delay * self.factor ** (tries - 1), self.longest_delay)
         return delay * (1 + random.uniform(-self.jitter, self.jitter))
 
@@ -101,10 +101,10 @@ class Route:
 class ChannelBridge:
     """Answers chat messages with agent runs, from any thread.
 
-    One run per conversation at a time, in the order `handle()` was called, also across processes that share the
-    session map; different conversations run in parallel, up to `max_concurrent_runs` in this process. What is tried
-    again (a lost session, `retry`, another of the `env_alternatives`, one of the `fallbacks`) is tried only while the
-    agent has neither said nor done anything.
+    Each conversation has one run at a time, in the order of the calls to `handle()`, even across processes that share
+    the session map. Different conversations run in parallel, up to `max_concurrent_runs` in this process. A second try
+    (after a lost session, by `retry`, with `env_alternatives` or `fallbacks`) is made only if the agent has not said
+    or done anything yet.
 
     Args:
         runtime: the agent, or the name of a provider.
@@ -113,12 +113,11 @@ class ChannelBridge:
         chunk_limit, chunk_unit: how long a message of the channel may be, and what it counts.
         tools: Python functions, `tool(...)`s and GatewayTools for the agent.
         mcp_servers, system_prompt, model, permission_mode, env, extra_args, deadline: for every run.
-        call_timeout: seconds for one call of a Python tool.
+        call_timeout: how many seconds one call of a Python tool may take.
         max_concurrent_runs: in this process.
         retry: try again after a rate limit, an overload or a network failure (default: do not).
-        env_alternatives: variables, for example another API key, to try one after the other when the first was
-            refused or used up.
-        fallbacks: other agents to ask when this one cannot be reached; each has sessions of its own.
+        env_alternatives: variables (such as another API key) to try in order when the first was refused or is used up.
+        fallbacks: other agents to ask when this one cannot be reached; each has its own sessions.
     """
 
     def __init__(
@@ -190,7 +189,7 @@ class ChannelBridge:
         return Conversation.of(message, self.workspace_dir)
 
     def abort(self, conversation: Conversation | ChannelMessage) -> int:
-        """End the run of a conversation and those waiting for it, in this process. Returns how many. Does not block."""
+        """Stop a conversation's run and those waiting behind it, in this process. Returns how many. Does not block."""
         if isinstance(conversation, ChannelMessage):
             conversation = self.conversation(conversation)
         jobs = self._jobs.of(conversation)
@@ -206,11 +205,10 @@ class ChannelBridge:
             self.session_map.forget(routes[0].provider, conversation)
 
     def arrive(self, message: ChannelMessage) -> Turn:
-        """Take this message's place in its conversation now, for a `handle()` that is called later in some thread.
+        """Reserve this message's place in its conversation now, for a later call of `handle()` in any thread.
 
         For a dispatcher that receives messages in order and hands them to a pool, whose threads start in any order.
-        A turn that is not going to be handled is best left at once (`turn.leave()`): others wait for it as long as
-        anybody holds it.
+        If you are not going to handle a turn, call `turn.leave()` at once: others wait for as long as it is held.
         """
         return self.session_map.turn(self.conversation(message))
 
@@ -222,12 +220,12 @@ class ChannelBridge:
         *,
         turn: Turn | None = None,
     ) -> AgentDeliveryResult:
-        """Run the agent on this message and return what is to be delivered. Blocks until its turn, and its end.
+        """Run the agent on this message and return what to deliver. Blocks until it is its turn and the run has ended.
 
-        `payloads` hold the whole answer, whatever callbacks have been given of it: deliver one or the other. A failed
-        run is no exception but `result.error`; bad arguments raise (ValueError, TypeError). A session map that cannot
-        be used costs neither the run nor its answer: what will not be remembered is in `result.warnings`. Setting
-        `abort_signal` ends the run, or the waiting for it. `turn` is what `arrive()` gave for this message.
+        `payloads` hold the whole answer, including what the callbacks already got: deliver one or the other. A failed
+        run does not raise but sets `result.error`; bad arguments raise ValueError or TypeError. The run goes on even if
+        the session map cannot be used: `result.warnings` lists what will not be remembered. Setting `abort_signal`
+        stops the run, or the wait for it. `turn` is what `arrive()` returned for this message.
         """
         place = turn
         try:
@@ -245,7 +243,7 @@ class ChannelBridge:
                         return self._answer(message, params, job, callbacks or BridgeCallbacks())
             return AgentDeliveryResult((), _ABORTED, error="the run was aborted before it began")
         except BaseException:
-            # One that a signal raised may have come in the middle of leaving; leaving twice does no harm.
+            # A signal handler may have raised in the middle of leaving; leaving twice does no harm.
             if place is not None:
                 place.leave()
             raise
@@ -273,7 +271,7 @@ class ChannelBridge:
                 acted = bool if gateway is None else lambda: gateway.calls_made > 0
                 result, error = self._run(attrs.evolve(params, mcp_servers=servers), job, narrator, acted)
         narrator.finish()
-        # After the gateway is closed: by now a message that was just being sent is on record.
+        # Only after the gateway is closed, so that a message that was just being sent is on record.
         payloads = payloads_from(narrator.blocks(), self._chunk_limit, self._chunk_unit, sent_here())
         effects = _merged([source.drain() for source in sources])
         return AgentDeliveryResult(payloads, result, effects, error, job.warnings())
@@ -281,7 +279,7 @@ class ChannelBridge:
     def _run(
         self, params: AgentExecuteParams, job: _Job, narrator: _Narrator, acted: Callable[[], bool]
     ) -> tuple[AgentRunResult, str | None]:
-        """Run the agent, and again or another one while that makes sense. Returns the last result and its error."""
+        """Run the agent; retry it or ask another one while that makes sense. Returns the last result and its error."""
         for routes in self._routes:
             tries, key, afresh = 0, 0, False
             while True:
@@ -322,7 +320,7 @@ class ChannelBridge:
         except Exception as error:
             if events is None and isinstance(error, (TypeError, ValueError)):
                 raise  # Bad arguments.
-            # Ours never raise; this one is somebody else's, and what it said so far is an answer all the same.
+            # Our runtimes never raise; this is somebody else's, and what it has said so far still counts as an answer.
             logger.exception("the runtime %s failed", route.provider)
             narrator.failed(error, errors.CLI_ERROR)
         finally:
@@ -337,14 +335,14 @@ _ABORTED = AgentRunResult(aborted=True, error_subtype="aborted")
 
 
 def _begun(route: Route, params: AgentExecuteParams, session_id: str | None) -> Iterator[AgentEvent]:
-    """The events of a run in that session; in a new one if that is none for this runtime."""
+    """The events of a run in that session; in a new one if this runtime does not accept the id."""
     try:
         return route.execute(attrs.evolve(params, session_id=session_id))
     except (TypeError, ValueError):
         if session_id is None:
             raise
-    # The session map's file is not ours alone. The id stays out of the log: it may be anything.
-    logger.warning("what the session map has for a conversation is no session id of %s", route.provider)
+    # Others may write to the session map's file too. The id stays out of the log: it may be anything.
+    logger.warning("the session map has something that is not a session id of %s", route.provider)
     return route.execute(params)
 
 
@@ -353,7 +351,7 @@ def _close(events: Iterator[AgentEvent] | None) -> None:
         try:
             close()
         except Exception:
-            # By then the answer is there.
+            # We already have the answer.
             logger.exception("a runtime's events could not be closed")
 
 
@@ -366,19 +364,19 @@ def _serving(tools: list[ToolLike], call_timeout: float | None) -> Iterator[Gate
         try:
             gateway.close()
         except OSError:
-            # A folder that cannot be removed costs no answer.
+            # A folder that cannot be removed is no reason to lose the answer.
             logger.exception("the gateway could not be closed")
 
 
 def _prompt(message: ChannelMessage) -> str:
-    """What the agent is told: what the channel adds, the message, and what is attached to it."""
+    """The channel's extra context, the message, and the URLs attached to it."""
     attached = [f"[attached: {url}]" for url in message.media_urls]
     parts = [message.extra_context or "", message.text, "\n".join(attached)]
     return "\n\n".join(part for part in parts if part)
 
 
 def _bound(one: ToolLike, message: ChannelMessage) -> ToolLike:
-    """Gateway tools for this conversation, with a record of their own; any other tool as it is."""
+    """Gateway tools get their own copy with its own record for this conversation; any other tool is returned as is."""
     if not isinstance(one, GatewayTools):
         return one
     return one.bind(provider=message.provider, to=message.channel_id or None, thread_id=message.thread_id)
@@ -407,7 +405,7 @@ def _listening(signal: threading.Event | None, on_set: Callable[[], None]) -> It
 
 
 class _Narrator:
-    """Tells the callbacks what happens, in order, and keeps the answer. One per message, whatever is tried again."""
+    """Calls the callbacks in order and collects the answer. One per message, however many runs it takes."""
 
     def __init__(self, callbacks: BridgeCallbacks, limit: int, unit: LengthUnit, sent: Callable[[], list[str]]) -> None:
         self._callbacks = callbacks
@@ -419,7 +417,7 @@ class _Narrator:
         self.said_or_done = False
 
     def begin(self) -> None:
-        """Another run starts. Nothing was said in the one before."""
+        """Another run starts. The one before said nothing."""
         self._errors, self._result = [], None
 
     def take(self, event: AgentEvent) -> None:
@@ -436,7 +434,7 @@ class _Narrator:
             self._result = event.result
 
     def failed(self, error: Exception, code: str) -> tuple[AgentRunResult, str | None]:
-        """Somebody else's exception is how the run ended."""
+        """End the run with somebody else's exception."""
         self.take(AgentErrorEvent(f"{type(error).__name__}: {error}", code))
         return self.result, self.error
 
@@ -449,7 +447,7 @@ class _Narrator:
 
     @property
     def result(self) -> AgentRunResult:
-        """The run's own, or what can be said of one that ended without a `done`."""
+        """The run's own result, or a makeshift one if it ended without a `done`."""
         if self._result is not None:
             return self._result
         return AgentRunResult(text="".join(self.blocks()), error_subtype="crash" if self._errors else "incomplete")
@@ -489,7 +487,7 @@ def _tell(callback: Callable[[ReplyPayload], object] | None, payload: ReplyPaylo
     try:
         callback(payload)
     except Exception:
-        # It may not end the run, and the answer is in the result as well.
+        # It must not end the run, and the result has the answer too.
         logger.exception("a callback of the bridge failed")
 
 
@@ -497,7 +495,7 @@ def _tell(callback: Callable[[ReplyPayload], object] | None, payload: ReplyPaylo
 
 
 class _Memory:
-    """The sessions of one conversation. A map that cannot be used costs the memory of a talk, not the answer."""
+    """The sessions of one conversation. If the map cannot be used, they are not remembered, but the run goes on."""
 
     def __init__(self, sessions: SessionMap, conversation: Conversation) -> None:
         self._sessions = sessions
@@ -505,17 +503,17 @@ class _Memory:
         self.warnings: list[str] = []
 
     def session(self, provider: str) -> str | None:
-        """The session to continue; None also if nobody can tell."""
-        with self._survived("the conversation could not be looked up, it starts afresh"):
+        """The session to continue; None if there is none or the map cannot be used."""
+        with self._survived("the conversation could not be looked up, so it starts afresh"):
             return self._sessions.get(provider, self._conversation)
         return None
 
     def keep(self, provider: str, session_id: str) -> None:
-        with self._survived("the conversation could not be stored, the next message may not continue it"):
+        with self._survived("the conversation could not be stored, so the next message may not continue it"):
             self._sessions.set(provider, self._conversation, session_id)
 
     def forget(self, provider: str, session_id: str) -> None:
-        with self._survived("a session that is lost could not be forgotten"):
+        with self._survived("a lost session could not be forgotten"):
             self._sessions.forget(provider, self._conversation, session_id)
 
     @contextlib.contextmanager
@@ -532,21 +530,21 @@ def _in_words(consequence: str, error: Exception) -> str:
 
 
 # --- who runs, who waits -------------------------------------------------------------------------------------
-# An exception that a signal raises may come anywhere in here. So nothing is counted: who is there is in a list, and who
-# is gone drops out of it, because the list does not keep him.
+# A signal handler may raise anywhere in here. So nothing is counted: the jobs are in a list of weak references, and one
+# that is gone drops out by itself.
 
-LOOK_AGAIN = 1.0  # Seconds; for good measure, should nobody have been able to ring.
+LOOK_AGAIN = 1.0  # Seconds; a safety net in case nobody was able to ring.
 
 
 class _Job:
-    """A message that is being answered or waits for it."""
+    """A message that is being answered or waits to be."""
 
     def __init__(self, conversation: Conversation, turn: Turn, memory: _Memory) -> None:
         self.conversation = conversation
         self.turn = turn
         self.memory = memory
         self.aborted = threading.Event()
-        self.bell = Bell()  # For a slot, or for the abort.
+        self.bell = Bell()  # Rings for a free slot or an abort.
 
     def abort(self) -> None:
         self.aborted.set()
@@ -554,7 +552,7 @@ class _Job:
         self.turn.wake()
 
     def warnings(self) -> list[str]:
-        """What went wrong beside the run."""
+        """What went wrong apart from the run."""
         if self.turn.fault is None:
             return self.memory.warnings
         return [_in_words("other processes may not have waited", self.turn.fault), *self.memory.warnings]
@@ -583,7 +581,7 @@ class _Jobs:
 
 
 class _Slots:
-    """So many runs at once; the others wait in the order they came: the first `count` in the line may run."""
+    """Limits the runs at once: the first `count` in the line may run, the others wait in order of arrival."""
 
     def __init__(self, count: int) -> None:
         self._lock = threading.Lock()
@@ -592,7 +590,7 @@ class _Slots:
 
     @contextlib.contextmanager
     def entered(self, job: _Job) -> Iterator[None]:
-        """Leave the line in the end, if the job has come to wait in it."""
+        """On leaving the block, take the job out of the line if it joined it."""
         try:
             yield
         finally:

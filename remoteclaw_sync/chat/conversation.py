@@ -11,7 +11,7 @@ from ..types import ChannelMessage
 
 @attrs.frozen
 class Conversation:
-    """Who talks to the agent, where: each combination has a session of its own, and one run at a time."""
+    """Who talks to the agent, and where: each combination has its own session, and one run at a time."""
 
     workspace: str = ""
     platform: str = ""
@@ -27,5 +27,5 @@ class Conversation:
 
     @property
     def columns(self) -> tuple[str, str, str, str, str]:
-        """Its parts, as they stand in the session map's file."""
+        """Its parts, in the order of the columns in the session map's file."""
         return (self.workspace, self.platform, self.channel, self.user, self.thread)

@@ -1,7 +1,7 @@
 """The session map's file: an SQLite database that may be full, locked, damaged, replaced or deleted at any time.
 
-What can be cured by opening the file again is cured; everything else is an exception for the caller, and the next call
-tries anew. Processes exclude each other by SQLite's own locks (write-ahead log, a busy timeout).
+If reopening the file helps, it is reopened; any other failure is raised to the caller, and the next call tries again.
+Processes exclude each other with SQLite's own locks (write-ahead log, a busy timeout).
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 IN_MEMORY = ":memory:"
-# Seconds to wait for a locked file after it has just failed us: whoever is talking to the agent has waited once.
+# Seconds to wait for a locked file after it has just failed: the person talking to the agent has waited once already.
 PATIENCE_IN_TROUBLE = 0.25
-GUARD_PAUSE = 0.01  # Seconds between two tries for the lock file, which cannot be waited for with a time limit.
+GUARD_PAUSE = 0.01  # Seconds between tries for the lock file; flock() cannot wait with a time limit.
 DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-# What another connection to the same file would meet as well.
+# A new connection to the same file would fail in the same way.
 NOT_CURED_BY_REOPENING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL}
 PASSING_SQLITE = NOT_CURED_BY_REOPENING | {sqlite3.SQLITE_IOERR}
 PASSING_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ETIMEDOUT}
 
-# In all queries by name: a later version may have added columns.
+# Queries name their columns, because a later version may have added some.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS remoteclaw_sessions (
     provider TEXT NOT NULL, workspace TEXT NOT NULL, platform TEXT NOT NULL, channel TEXT NOT NULL,
@@ -60,7 +60,7 @@ _inherited: list[sqlite3.Connection] = []  # Never to be closed: SQLite forbids 
 
 
 class Database:
-    """One connection, opened when needed, and again when the file was replaced. For one thread at a time."""
+    """One connection, opened when needed and reopened when the file was replaced. For one thread at a time."""
 
     def __init__(self, path: str, busy_timeout: float) -> None:
         self.path = path
@@ -71,11 +71,11 @@ class Database:
         self._patience: float | None = None
         self._in_trouble = False
         # An unclosed connection is a ResourceWarning from Python 3.13 on.
-        # At the end of the interpreter the keeper closes it: this could come in the middle of a transaction.
+        # At interpreter exit the keeper closes it: a finalizer could run in the middle of a transaction.
         weakref.finalize(self, _close_all, self._open).atexit = False
 
     def run(self, operation: Callable[[sqlite3.Connection], T], *, write: bool = True) -> T:
-        """What the operation returns, done in one transaction; again, on the file as it is now, if that can help."""
+        """Run the operation in one transaction and return its result. Reopens the file and retries if that can help."""
         for attempt in (1, 2, 3):
             try:
                 result = self._transact(operation, write)
@@ -86,7 +86,7 @@ class Database:
                     if attempt == 1:
                         continue
                     if attempt == 2 and _means_damaged(error):
-                        # Opening it found nothing wrong, using it does.
+                        # The damage did not show on opening, only in use.
                         with self._guarded():
                             self._put_aside(error)
                         continue
@@ -100,7 +100,7 @@ class Database:
         return bool(self._open)
 
     def close(self) -> None:
-        """Close the file. It is opened again if it is needed again."""
+        """Close the file. It is reopened when needed."""
         _close_all(self._open)
 
     def forget_after_fork(self) -> None:
@@ -126,13 +126,13 @@ class Database:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         if connection.in_transaction:
-            # Its locks go with it: no other process may have to wait for them.
+            # This releases its locks, so that no other process has to wait for them.
             self.close()
 
     def _connection(self) -> sqlite3.Connection:
         if self._open and self.path != IN_MEMORY and self._file != _identity(self.path):
-            # What we hold is no longer what others see.
-            logger.warning("%s was deleted or replaced; going on with what is there now", self.path)
+            # We would be working on a file that nobody else sees.
+            logger.warning("%s was deleted or replaced; continuing with the file that is there now", self.path)
             self.close()
         if not self._open:
             with self._guarded():
@@ -155,7 +155,7 @@ class Database:
         return min(self.busy_timeout, PATIENCE_IN_TROUBLE) if self._in_trouble else self.busy_timeout
 
     def _connect(self) -> sqlite3.Connection:
-        """A connection to a file that is checked and has our tables."""
+        """Check the file, create our tables and return the connection."""
         if self.path != IN_MEMORY:
             _make_private(self.path)
         self._patience = self._wanted_patience()
@@ -214,14 +214,14 @@ class Database:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether such an error comes from a machine in trouble, and not from a path that will never do."""
+    """Whether the error comes from a machine in trouble, rather than from a path that can never work."""
     if isinstance(error, sqlite3.Error):
         return _code(error) in PASSING_SQLITE
     return isinstance(error, OSError) and error.errno in PASSING_ERRNO
 
 
 def _is_cured_by_reopening(error: Exception) -> bool:
-    """Also a table that was dropped, and a file that was moved or cut short: opening makes what is missing."""
+    """True also for a dropped table and for a file that was moved or truncated: opening creates what is missing."""
     return isinstance(error, sqlite3.Error) and _code(error) not in NOT_CURED_BY_REOPENING
 
 
@@ -230,12 +230,12 @@ def _means_damaged(error: Exception) -> bool:
 
 
 def _code(error: sqlite3.Error) -> int:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF  # Without the details that an extended code adds.
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF  # The primary code, without the extended code's details.
 
 
 def _make_private(path: str) -> None:
-    """Make the file if it is missing. One that is there is not opened: closing it again would give up the locks that
-    another connection of this process has on it (a rule of POSIX)."""
+    """Create the file if it is missing. An existing one is not opened: by POSIX rules, closing it again would release
+    the locks that another connection of this process holds on it."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600))

@@ -1,4 +1,4 @@
-"""From the agent's words to messages a channel takes: splitting, and not saying the same thing twice. Pure.
+"""Turns the agent's answer into messages for a channel: splits it, and leaves out what was already sent. Pure.
 
 Cuts are made at a paragraph, else a line, else a word, else anywhere between two characters as people see them. A code
 block is cut only if nothing else helps; then it is closed at the end of one chunk and reopened, with its language
@@ -19,7 +19,7 @@ import attrs
 from ..types import ReplyPayload
 
 DEFAULT_CHUNK_LIMIT = 4000
-# Shorter texts are too ordinary ("ok", "done") to be taken for a repetition of a part of something longer.
+# Shorter texts ("ok", "done") are too common to count as repeating part of something longer.
 SHORTEST_REPETITION = 10
 
 # What a channel counts: Telegram UTF-16 units, most others characters (code points), a few bytes.
@@ -44,18 +44,18 @@ class Chunk:
 
 
 def split_text(text: str, limit: int = DEFAULT_CHUNK_LIMIT, unit: LengthUnit = "characters") -> list[str]:
-    """The text as messages of at most `limit`: `split_chunks`, without the chunks that are nothing but blank space.
+    """The text as messages of at most `limit`: `split_chunks` without blank chunks.
 
-    Channels refuse an empty message. So a text of white space gives no message at all.
+    Channels refuse empty messages, so a text of nothing but white space gives no message at all.
     """
     return [chunk.text for chunk in split_chunks(text, limit, unit) if chunk.body.strip()]
 
 
 def split_chunks(text: str, limit: int = DEFAULT_CHUNK_LIMIT, unit: LengthUnit = "characters") -> list[Chunk]:
-    """The text in order, each chunk at most `limit` long, their bodies joined being the text.
+    """The text in chunks of at most `limit`; their bodies joined are the text.
 
-    Any limit will do that holds the widest character (1, in UTF-16 units 2, in bytes 4). Fences are added where they
-    take no more than half of it: "```" needs a limit of 16.
+    The limit must hold the widest character (1, in UTF-16 units 2, in bytes 4). Fences are added if they take no more
+    than half of it: "```" needs a limit of 16.
     """
     if unit not in WIDEST_CHARACTER:
         raise ValueError(f"unit must be one of {', '.join(WIDEST_CHARACTER)}, not {unit!r}")
@@ -67,7 +67,7 @@ def split_chunks(text: str, limit: int = DEFAULT_CHUNK_LIMIT, unit: LengthUnit =
 
 
 def length_of(text: str, unit: LengthUnit = "characters") -> int:
-    """How long a channel that counts in this unit finds the text."""
+    """The length of the text for a channel that counts in this unit."""
     if unit == "characters" or text.isascii():
         return len(text)
     if unit == "utf-16":
@@ -76,7 +76,7 @@ def length_of(text: str, unit: LengthUnit = "characters") -> int:
 
 
 class BlockStream:
-    """Text that comes in pieces, out in messages: whenever there is more than one message full, and at `flush()`."""
+    """Collects pieces of text into messages, and gives them out as they fill up and at `flush()`."""
 
     def __init__(self, limit: int = DEFAULT_CHUNK_LIMIT, unit: LengthUnit = "characters") -> None:
         self._limit = limit
@@ -86,7 +86,7 @@ class BlockStream:
         self._cut = False
 
     def push(self, text: str) -> list[str]:
-        """The messages that this piece has made full."""
+        """The messages that this piece has filled."""
         self._parts.append(text)
         self._length += length_of(text, self._unit)
         if self._length <= self._limit:
@@ -98,7 +98,7 @@ class BlockStream:
         return [chunk.text for chunk in full if chunk.body.strip()]
 
     def flush(self, sent: Iterable[str] = ()) -> list[str]:
-        """What is left; nothing if it is the whole of a block that was `sent` already. The next piece starts anew."""
+        """The rest, or nothing if it is a whole block that was `sent` already. The next piece starts a new message."""
         rest, whole = "".join(self._parts), not self._cut
         self._parts, self._length, self._cut = [], 0, False
         return [] if whole and was_sent(rest, sent) else split_text(rest, self._limit, self._unit)
@@ -132,7 +132,7 @@ def _bare(text: str) -> str:
 
 # --- code blocks ---------------------------------------------------------------------------------------------
 
-# Indented as much as one likes: inside a list they are.
+# With any indentation: inside a list they are indented.
 _FENCE_LINE = re.compile(r"^([ \t]*)(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
 _STARTS_FENCE = re.compile(r"[ \t]*(?:```|~~~)")
 
@@ -144,7 +144,7 @@ class _Block:
     start: int
     code_start: int
     code_end: int
-    end: int  # Before the newline of its closing fence; behind the text if there is none.
+    end: int  # Before the newline of its closing fence; past the end of the text if there is none.
     opening: str
     closing: str
 
@@ -156,7 +156,7 @@ def _find_blocks(text: str, most: int, measure: _Ruler) -> list[_Block]:
     for line in _FENCE_LINE.finditer(text):
         marker, info = line[2], line[3]
         if first is None:
-            # "```x``` and" is a word in fixed type, no block.
+            # "```x``` and" is inline code, not a block.
             if not (marker[0] == "`" and "`" in info):
                 first = line
         elif marker.startswith(first[2]) and not info.strip():
@@ -219,7 +219,7 @@ class _Splitter:
         if block is None:
             return self._cut_outside(start, furthest)
         if start < block.start:
-            # Better than any place inside, and whatever lies before it ends there.
+            # Better than any place inside, and the text before the block ends here.
             return block.start
         return self._cut_inside(start, self._ruler.reach(start, room - self._ruler.size(f"\n{block.closing}")), block)
 
@@ -232,7 +232,7 @@ class _Splitter:
         return self._paragraph_end(start, furthest) or self._line_word_or_any(start, furthest)
 
     def _cut_inside(self, start: int, furthest: int, block: _Block) -> int:
-        # Not directly after the first line: that would leave an empty code block behind.
+        # Not right after the first line: that would leave an empty code block.
         after = max(start, block.code_start) if block.code_start < furthest else start
         furthest = min(furthest, block.code_end) if block.code_end > after else furthest
         return self._paragraph_end(after, furthest) or self._line_word_or_any(after, furthest)
@@ -242,7 +242,7 @@ class _Splitter:
         return position if found is None else found.end()
 
     def _visible_from(self, start: int, furthest: int) -> int:
-        """Where something can be seen: a cut before it would make a blank chunk."""
+        """Where the first visible character is: a cut before it would make a blank chunk."""
         found = _VISIBLE.search(self._text, start, furthest)
         return furthest if found is None else found.start()
 
@@ -272,7 +272,7 @@ class _Splitter:
         return furthest  # One "character" as long as a chunk.
 
     def _may_cut(self, start: int, position: int) -> bool:
-        """Whether a cut in the middle of a line tears no character and makes no fence of what was none."""
+        """Whether a cut here, in the middle of a line, neither splits a character nor creates a fence."""
         return not _tears(self._text, start, position) and not _STARTS_FENCE.match(self._text, position)
 
 
@@ -282,14 +282,14 @@ _ZERO_WIDTH_NON_JOINER, _ZERO_WIDTH_JOINER = "\u200c", "\u200d"
 
 
 def _tears(text: str, start: int, position: int) -> bool:
-    """Whether a cut here would tear a character in two; `start` is a place known not to.
+    """Whether a cut here would split a character; `start` is known to be a safe place.
 
     The rules of Unicode's grapheme clusters that matter in chats: accents and variation selectors, skin tones,
     joined emoji, flags, Hangul syllables, CR LF; and a pair of surrogates, which a JSON parser may have left.
     """
     before, after = text[position - 1], text[position]
     if after < "\u0300":
-        # The greater part of all texts ends here.
+        # Most texts never get past this point.
         return (before == "\r" and after == "\n") or (before == after == "`")
     if before == "\n":
         return False

@@ -1,9 +1,8 @@
 """The one thread of a process that uses a session map's file.
 
-Others put into its inbox what is to be done, and wait. So nothing that happens to them can happen in the middle of
-it: no exception that a signal handler or a task queue's time limit raises into them leaves a transaction open, a lock
-taken or a row behind, and Ctrl-C does not wait for a locked file. `SimpleQueue.put` is written in C and meant to be
-called at any moment, also by the garbage collector.
+Other threads put their requests into its inbox and wait. So an exception that a signal handler or a task queue's time
+limit raises in them cannot leave a transaction open, a lock held or a row behind, and Ctrl-C does not have to wait for
+a locked file. `SimpleQueue.put` is written in C and safe to call at any moment, even from the garbage collector.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from ..process.host import after_fork
 from ..recording.file import check_links
 from .bell import Bell
 from .database import IN_MEMORY, Database
@@ -28,10 +28,10 @@ from .places import Line, Place
 
 T = TypeVar("T")
 
-# Seconds after which a thread with nothing to do ends: a process that forks should have few, and none is left behind.
+# Seconds after which an idle thread ends: a process that forks should have few threads, and none should be left behind.
 IDLE = 0.2
-LOOK_AGAIN = 1.0  # Seconds between a waiting caller's looks whether the thread is there.
-EXIT_PATIENCE = 2.0  # Seconds that a disk which does not answer may hold up the end of the interpreter.
+LOOK_AGAIN = 1.0  # Seconds between a waiting caller's checks that the thread is alive.
+EXIT_PATIENCE = 2.0  # Seconds for which an unresponsive disk may delay interpreter exit.
 
 
 class Keeper:
@@ -50,9 +50,9 @@ class Keeper:
         self._closing = False
 
     def call(self, operation: Callable[[], T], patience: float = math.inf) -> T:
-        """What the operation returns or raises, done in the keeper's thread after all that was asked for before."""
+        """Run the operation in the keeper's thread, after all earlier requests. Returns or raises what it does."""
         if self._worker == _thread.get_ident():
-            return operation()  # From a log handler, for example: waiting for ourselves would take for ever.
+            return operation()  # We are that thread, in a log handler for example: waiting would be a deadlock.
         call = _Call(operation)
         self.inbox.put(call)
         self.see_to_it()
@@ -64,15 +64,15 @@ class Keeper:
         return call.outcome()
 
     def see_to_it(self) -> None:
-        """Have a thread look into the inbox."""
+        """Make sure that a thread looks into the inbox."""
         if self._working.locked():
             return  # It looks once more before it ends.
         worker = threading.Thread(target=self._work, args=(False,), name="remoteclaw-sessions", daemon=True)
         try:
-            # By a thread that no signal handler can raise into: an interrupted Thread.start() may block its thread.
+            # From a thread in which no signal handler can raise: an interrupted Thread.start() may block for ever.
             _thread.start_new_thread(_start, (worker,))
         except RuntimeError:
-            self._work(inline=True)  # No more threads: then here.
+            self._work(inline=True)  # No thread to be had: do it here.
 
     def close(self, patience: float = math.inf) -> None:
         """Close the file and end the thread, unless turns are held."""
@@ -83,7 +83,7 @@ class Keeper:
         self._closing = True
 
     def forget_after_fork(self) -> None:
-        """In a forked copy: the thread is not there, and the turns are the original's."""
+        """In a forked copy: the thread does not exist, and the turns belong to the parent."""
         self.database.forget_after_fork()
         self._begin()
 
@@ -146,7 +146,7 @@ def _start(worker: threading.Thread) -> None:
     try:
         worker.start()
     except RuntimeError:
-        worker.run()  # This was the last thread to be had.
+        worker.run()  # No further thread can be started, so use this one.
 
 
 # --- all of this process -----------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ _by_path_lock = threading.Lock()
 
 
 def keeper_of(path: str, busy_timeout: float) -> Keeper:
-    """The keeper of that file: two maps of one file are one line of turns."""
+    """The keeper of that file: two maps of the same file share one line of turns."""
     if path == IN_MEMORY:
         return Keeper(path, busy_timeout)
     check_links(os.path.abspath(path))
@@ -179,11 +179,10 @@ def _close_all() -> None:
 
 def _forget_all() -> None:
     global _by_path_lock
-    _by_path_lock = threading.Lock()  # May have been held by a thread that does not exist here.
+    _by_path_lock = threading.Lock()  # The old one may have been held by a thread that does not exist here.
     for keeper in list(_keepers):
         keeper.forget_after_fork()
 
 
 atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+after_fork(_forget_all)

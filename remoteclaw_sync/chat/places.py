@@ -1,6 +1,6 @@
-"""Whose turn it is in a conversation: in this process by a list, among processes by rows in the session map's file.
+"""Whose turn it is in a conversation: within this process a list decides, between processes the session map's file.
 
-The list always works. The file may not: then turns go on in the order of this process alone.
+The list always works. If the file does not, turns are in order only within this process.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ logger = logging.getLogger(__name__)
 
 # Seconds between looks at the file while another process has its turn; it backs off.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.1
-# Seconds between tries to take back rows that the file would not give up.
+# Seconds between tries to delete rows when the file could not be written.
 SHORTEST_RETRY, LONGEST_RETRY = 0.25, 5.0
-LONGEST_IDENTITY = 100  # Characters; three times as long as any. What others write into the file may be anything.
+LONGEST_IDENTITY = 100  # Characters; three times any real one. Others may have written anything into the file.
 
 
 class Place(weakref.ref[Any]):
-    """The place of a turn in the line. It outlives the turn, and says that it is gone.
+    """The place of a turn in the line. It outlives the turn and knows when the turn is gone.
 
-    A reference of its own kind, so that nothing but C code runs between the end of the turn and `on_end(place)`:
-    an exception raised by a signal cannot get in between.
+    It is a weak reference itself, so that only C code runs between the end of the turn and `on_end(place)`: no signal
+    handler can raise in between.
     """
 
     __slots__ = ("bell", "conversation", "due", "fault", "granted", "left", "number", "pause", "pid", "settled")
@@ -40,15 +40,15 @@ class Place(weakref.ref[Any]):
         return super().__new__(cls, turn, on_end)
 
     def __init__(self, turn: object, on_end: Callable[[Any], object], conversation: Conversation) -> None:
-        # All of a reference is made by `__new__`.
+        # `__new__` has set up the reference.
         self.conversation = conversation
         self.pid = os.getpid()
-        self.number: int | None = None  # Of its row; None if there is none.
-        self.fault: Exception | None = None  # Why there is none, or why nobody could look who else is there.
+        self.number: int | None = None  # Of its row, if it has one.
+        self.fault: Exception | None = None  # Why there is no row, or why other processes' rows could not be read.
         self.granted = False
         self.left = False
-        self.bell = Bell()  # It is our turn, or worth a look.
-        self.settled = Bell()  # It has been left.
+        self.bell = Bell()  # Rings when it is our turn, or worth checking.
+        self.settled = Bell()  # Rings when the turn has been left.
         self.pause, self.due = SHORTEST_PAUSE, 0.0
 
 
@@ -59,7 +59,7 @@ class Line:
         self._database = database
         self._places: dict[Conversation, list[Place]] = {}
         self._behind_others: list[Place] = []  # First in this process, but another one has its turn.
-        self._is_new = True  # There may still be rows of an earlier map of this process, closed in trouble.
+        self._is_new = True  # An earlier map of this process may have left rows when it was closed in trouble.
         self._retry_at: float | None = None
         self._retry_pause = SHORTEST_RETRY
 
@@ -68,7 +68,7 @@ class Line:
         return not self._places
 
     def take(self, place: Place) -> None:
-        """To the end of the line."""
+        """Join the end of the line."""
         if place() is None:
             return  # Nobody wants it any more.
         if self._is_new:
@@ -77,7 +77,7 @@ class Line:
         try:
             place.number = self._insert(place)
         except Exception as error:
-            self._tidy_later()  # Who knows what a failing disk has kept of it.
+            self._tidy_later()  # A failing disk may have kept the row anyway.
             self._go_without(place, error)
         places = self._places.setdefault(place.conversation, [])
         places.append(place)
@@ -85,7 +85,7 @@ class Line:
             self._look(place)
 
     def leave(self, place: Place) -> None:
-        """The next one, please."""
+        """Remove this place and let the next one have its turn."""
         places = self._places.get(place.conversation, [])
         if any(one is place for one in places):
             places[:] = [one for one in places if one is not place]
@@ -108,7 +108,7 @@ class Line:
             self._look(place)
 
     def seconds_to_next_task(self) -> float | None:
-        """None if there is nothing to do but wait for somebody to come or leave."""
+        """None if there is nothing to do until somebody joins or leaves."""
         dues = [place.due for place in self._behind_others]
         if self._retry_at is not None:
             dues.append(self._retry_at)
@@ -135,14 +135,14 @@ class Line:
     def _others_are_ahead(self, place: Place) -> bool:
         rows = self._rows_up_to(place)
         if (place.number, host_identity()) not in rows:
-            # The file was set aside or replaced, and our row with it.
+            # The file was set aside or replaced, so our row is gone too.
             place.number = self._insert(place)
             rows = self._rows_up_to(place)
-        # Who of this process is first says the list.
+        # Within this process the list decides who is first.
         others = [(number, owner) for number, owner in rows if owner != host_identity()]
         dead = [(number, owner) for number, owner in others if not is_alive(owner)]
         if dead:
-            logger.warning("%d turns of processes that have died are given up", len(dead))
+            logger.warning("removed %d turns of processes that have died", len(dead))
             query = "DELETE FROM remoteclaw_turns WHERE number = ? AND owner IS ?"
             self._database.run(lambda connection: connection.executemany(query, dead).close())
         return len(others) > len(dead)
@@ -165,7 +165,7 @@ class Line:
         return self._database.run(lambda connection: connection.execute(query, row).lastrowid or 0)
 
     def _tidy(self) -> None:
-        """Delete our rows that belong to no place: the one of a turn that was left, and whatever a fault has left."""
+        """Delete our rows that no longer belong to a place: from turns that were left, and from earlier failures."""
         numbers = {place.number for places in self._places.values() for place in places}
 
         def delete(connection: sqlite3.Connection) -> None:
@@ -178,8 +178,8 @@ class Line:
             self._database.run(delete)
         except Exception as error:
             if self._retry_at is None:
-                # Other processes would wait for it as long as this one lives.
-                logger.warning("a turn that is over could not be taken off the session map (%s); trying again", error)
+                # Other processes would wait for it for as long as this one lives.
+                logger.warning("a finished turn could not be removed from the session map (%s); trying again", error)
             self._tidy_later()
         else:
             self._retry_at, self._retry_pause = None, SHORTEST_RETRY
@@ -190,9 +190,9 @@ class Line:
 
     def _go_without(self, place: Place, error: Exception) -> None:
         place.fault = error
-        logger.warning("turns are in order in this process only: the session map cannot be used (%s)", error)
+        logger.warning("turns are in order only within this process: the session map cannot be used (%s)", error)
 
 
 def is_alive(owner: object) -> bool:
-    """Whether that process still runs. A conversation must not wait for what is no process of this machine and boot."""
+    """Whether that process is still running. Anything that is not a process of this machine and boot counts as dead."""
     return isinstance(owner, str) and len(owner) <= LONGEST_IDENTITY and has_lasted(owner) is True

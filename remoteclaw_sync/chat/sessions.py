@@ -1,4 +1,4 @@
-"""Which CLI session belongs to which conversation, and whose turn it is in one; for threads and processes."""
+"""Which CLI session belongs to which conversation, and whose turn it is there; shared by threads and processes."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DEFAULT_TTL = datetime.timedelta(days=7)
-# Seconds to wait for a locked file; another process holds it for milliseconds, unless the machine is in trouble. An
-# answer comes so much later then, once.
+# Seconds to wait for a locked file. Another process normally holds it for milliseconds; if the machine is in trouble,
+# one answer is delayed by this much.
 BUSY_TIMEOUT = 5.0
-# So many expired sessions stay in the file: a clock that was wrong for a while has not cost them.
+# How many expired sessions stay in the file, so that a clock that was wrong for a while does not lose them.
 EXPIRED_KEPT = 1000
 
 _KEY = f"provider = ? AND {CONVERSATION}"
 
 
 class SessionMap:
-    """From conversation to CLI session id, in a file that threads and processes share.
+    """Maps a conversation to a CLI session id, in a file that threads and processes share.
 
-    A session that was not used for `ttl` is not continued. A file that is no database any more is set aside as
-    `<path>.corrupt-<time>`, logged as an error and listed in `set_aside`; the map goes on with a new one, as it does
-    when the file is deleted or replaced. What the file cannot do otherwise (a full disk, a lock that is not given up)
-    raises sqlite3.Error or OSError; `turn()` never does. Processes have to run on one machine (and in one pid
-    namespace), because SQLite's log and the turns of the dead need it.
+    A session that was not used for `ttl` is not continued. A corrupt file is renamed to `<path>.corrupt-<time>`, logged
+    as an error and listed in `set_aside`; the map continues with a new one, as it does when the file is deleted or
+    replaced. Any other failure (a full disk, a lock that is not released) raises sqlite3.Error or OSError, except from
+    `turn()`. All processes must run on one machine and in one pid namespace: SQLite's log needs that, and so does
+    finding the turns of dead processes.
 
     Args:
-        path: the file; made (0600, with its folders) if missing. ":memory:" for one process and its lifetime.
-        ttl: seconds or a timedelta since a session was last used; None keeps all.
+        path: the file; created (mode 0600, with its folders) if missing. ":memory:" lasts as long as this process.
+        ttl: seconds or a timedelta after its last use for which a session is kept; None keeps all.
         clock: wall clock, for tests.
         busy_timeout: seconds to wait for a file that another process has locked.
     """
@@ -68,7 +68,7 @@ class SessionMap:
         except (sqlite3.Error, OSError) as error:
             if not is_passing(error):
                 raise
-            # A bot that is started while the disk is full should answer all the same.
+            # A bot that starts while the disk is full should still answer.
             logger.warning("the session map cannot be used now (%s); sessions are not remembered until it can", error)
 
     def __enter__(self) -> SessionMap:
@@ -80,7 +80,7 @@ class SessionMap:
         self.close()
 
     def close(self) -> None:
-        """Close the file. It is opened again if it is needed again."""
+        """Close the file. It is reopened when needed."""
         self._keeper.close()
 
     @property
@@ -108,8 +108,8 @@ class SessionMap:
                 try:
                     database.run(note_use)
                 except (sqlite3.Error, OSError) as error:
-                    # On a full disk one can read.
-                    logger.warning("the use of a session could not be noted, it may expire too early (%s)", error)
+                    # Reading works even on a full disk.
+                    logger.warning("the use of a session could not be stored, so it may expire too early (%s)", error)
             return session_id
 
         return self._keeper.call(look_up)
@@ -137,7 +137,7 @@ class SessionMap:
         self._run(store)
 
     def forget(self, provider: str, conversation: Conversation, session_id: str | None = None) -> bool:
-        """Start afresh next time. With a session id only if it is still that one. Says whether there was one."""
+        """Start a new session next time; with `session_id`, only if it is still that one. Returns whether it was."""
         key: tuple[str, ...] = (provider, *conversation.columns)
         query = f"DELETE FROM remoteclaw_sessions WHERE {_KEY}"
         if session_id is not None:
@@ -152,13 +152,13 @@ class SessionMap:
     def turn(self, conversation: Conversation) -> Turn:
         """Take a number: turns in a conversation come in the order of these calls, across threads and processes.
 
-        Use it as a context manager; inside, `wait()`. Others wait until it is left or dropped, or its process is dead.
-        While the file cannot be used the order holds in this process, and `turn.fault` says why not beyond it.
+        Use it as a context manager and call `wait()` inside. Others wait until it is left or dropped, or its process is
+        dead. While the file cannot be used, the order holds only within this process, and `turn.fault` says why.
         """
         return Turn(self._keeper, conversation)
 
     def _oldest(self, now: float) -> float:
-        """When a session must have been used to be continued. Expired ones are passed over, not deleted."""
+        """The oldest last use that still counts. Expired sessions are ignored, not deleted."""
         return float("-inf") if self.ttl is None else now - self.ttl
 
     def _run(self, operation: Callable[[sqlite3.Connection], T]) -> T:

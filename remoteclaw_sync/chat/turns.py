@@ -10,12 +10,12 @@ from .conversation import Conversation
 from .keeper import LOOK_AGAIN, Keeper
 from .places import Place
 
-# Seconds that leaving may take of the answer's time. A row that has not gone by then is taken off later.
+# Seconds by which leaving may delay the answer. A row that could not be deleted by then is deleted later.
 LEAVE_PATIENCE = 1.0
 
 
 class Turn:
-    """A place in the queue of a conversation: it is somebody's turn when nobody alive came before.
+    """A place in the queue of a conversation. It is your turn when nobody alive is ahead of you.
 
     Others wait until it is left, dropped or its process is dead.
     """
@@ -40,21 +40,21 @@ class Turn:
 
     @property
     def number(self) -> int | None:
-        """In the session map's file; None if it could not be written there."""
+        """Its number in the session map's file; None if it could not be written there."""
         return self._place.number
 
     @property
     def fault(self) -> Exception | None:
-        """Why other processes may not know of this turn, or it not of theirs; None if all is well."""
+        """Why this turn and those of other processes may not know of each other; None if all is well."""
         return self._place.fault
 
     @property
     def is_held(self) -> bool:
-        """Not left, and not a forked copy of somebody else's."""
+        """False once it was left, and in a forked copy of the process that took it."""
         return not self._place.left and self._place.pid == os.getpid()
 
     def wait(self, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """Block until it is our turn, or `give_up()` is true (asked now and then, and after `wake()`)."""
+        """Block until it is our turn or `give_up()` is true (checked now and then, and after `wake()`)."""
         while self.is_held and not give_up():
             if self._place.granted:
                 return True
@@ -63,11 +63,11 @@ class Turn:
         return False
 
     def wake(self) -> None:
-        """Have a waiting thread ask `give_up()` now."""
+        """Make a waiting thread check `give_up()` now."""
         self._place.bell.ring()
 
     def leave(self) -> None:
-        """The next one, please. Never raises for the file's sake: what it does not give up now, it will later."""
+        """Let the next one have its turn. Never raises because of the file: a row it cannot delete now goes later."""
         if self.is_held:
             self._keeper.inbox.put(self._place)
             self._keeper.see_to_it()

@@ -1,6 +1,7 @@
 """The command line: `remoteclaw-sync` and `python -m remoteclaw_sync`.
 
-Exit codes: 0 ok, 1 the run failed, 2 usage, 124 timeout, 130 Ctrl-C; 128 + n after signal n (141: a closed pipe).
+Exit codes: 0 success, 1 the run failed, 2 wrong usage, 124 timeout, 130 Ctrl-C; 128 + n after signal n (141: a closed
+pipe).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code. Usage errors and --help raise SystemExit, as argparse does."""
-    # Here, because a Ctrl-C may come while the rest is still being imported.
+    # Imported here, because Ctrl-C may be pressed during the import.
     try:
         from .dispatch import dispatch
 
@@ -28,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _point_to_nowhere(*descriptors: int) -> None:
-    """So that flushing at the interpreter's end has nobody to complain about."""
+    """So that the flush at interpreter exit cannot fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in descriptors:
         os.dup2(nowhere, descriptor)

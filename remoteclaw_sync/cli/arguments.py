@@ -13,21 +13,21 @@ from ..types import PermissionMode
 from .help import TOPICS
 
 PROGRAM = "remoteclaw-sync"
-SHELLS = ("bash", "zsh", "fish")  # For which there is a completion script.
+SHELLS = ("bash", "zsh", "fish")  # That have a completion script.
 
 EXAMPLES = """
 examples:
   remoteclaw-sync demo                                  see what it is like, without an account
   remoteclaw-sync run "Why is the build red?"           ask the first CLI that is installed
   git diff | remoteclaw-sync run --provider codex       the prompt comes on stdin
-  remoteclaw-sync run --resume ID "And now?"            go on with a conversation
-  remoteclaw-sync run --json "List the TODOs" | jq      events, one JSON object a line
+  remoteclaw-sync run --resume ID "And now?"            continue a conversation
+  remoteclaw-sync run --json "List the TODOs" | jq      events, one JSON object per line
   remoteclaw-sync doctor                                what is installed, and what is wrong
 """
 
 RUN_EXAMPLES = """
-The answer goes to stdout as it comes; all else goes to stderr. Without PROMPT (or with -) the prompt is read from
-stdin. Everything after -- goes to the CLI as it is.
+The answer goes to stdout as it arrives, everything else to stderr. Without PROMPT (or with -) the prompt is read from
+stdin. Everything after -- is passed to the CLI unchanged.
 
 examples:
   remoteclaw-sync run --provider claude --model opus "Explain this folder"
@@ -36,12 +36,12 @@ examples:
   remoteclaw-sync run --record run.jsonl "Hello" && remoteclaw-sync replay run.jsonl
   remoteclaw-sync run --provider claude "Hello" -- --max-turns 3
 
-exit codes: 0 ok, 1 the run failed, 2 usage, 124 timeout, 130 Ctrl-C
+exit codes: 0 success, 1 the run failed, 2 wrong usage, 124 timeout, 130 Ctrl-C
 """
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options; `module` says which module does it. Raises SystemExit for --help and for mistakes."""
+    """The options; `module` names the module to run. Raises SystemExit for --help and for mistakes."""
     arguments = list(argv)
     extra: list[str] = []
     if "--" in arguments:
@@ -71,19 +71,19 @@ def build_parser() -> argparse.ArgumentParser:
     demo.set_defaults(provider=DEMO)
     _add_run_options(demo)
 
-    replay = _command(commands, "replay", "replay", "play a recording made with --record")
+    replay = _command(commands, "replay", "replay", "replay a recording made with --record")
     replay.add_argument("file", metavar="FILE", help="the recording")
-    replay.add_argument("--speed", type=float, default=None, help="1 keeps the recorded pauses (default: at once)")
+    replay.add_argument("--speed", type=float, default=None, help="1 keeps the recorded pauses (default: no pauses)")
     _add_view_options(replay)
 
-    _add_serve_options(_command(commands, "serve", "serve", "a chat page in the browser, on this machine only"))
+    _add_serve_options(_command(commands, "serve", "serve", "open a chat page in the browser, on this machine only"))
 
-    doctor = _command(commands, "doctor", "doctor", "what is installed, whether it can run, what was left behind")
-    doctor.add_argument("-C", "--cwd", metavar="DIR", help="the folder to look at (default: this one)")
+    doctor = _command(commands, "doctor", "doctor", "show what is installed, what can run, what was left behind")
+    doctor.add_argument("-C", "--cwd", metavar="DIR", help="the folder to check (default: this one)")
     doctor.add_argument("--json", action="store_true", help="as one JSON object")
-    doctor.add_argument("--repair", action="store_true", help="end orphaned processes, restore borrowed config files")
+    doctor.add_argument("--repair", action="store_true", help="stop orphaned processes, restore borrowed config files")
 
-    listing = _command(commands, "providers", "providers", "the agent CLIs and where they are")
+    listing = _command(commands, "providers", "providers", "list the agent CLIs and where they are")
     listing.add_argument("--json", action="store_true", help="as one JSON object")
 
     pages = _command(commands, "help", "help", "print a page of the documentation")
@@ -112,32 +112,32 @@ def _new(make: object, *args: object, **options: object) -> argparse.ArgumentPar
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("prompt", metavar="PROMPT", nargs="?", help="what to ask (default: what comes on stdin)")
+    add("prompt", metavar="PROMPT", nargs="?", help="what to ask (default: read from stdin)")
     add("-C", "--cwd", metavar="DIR", help="where the agent works (default: here)")
-    add("-r", "--resume", metavar="ID", help="go on with this session")
+    add("-r", "--resume", metavar="ID", help="continue this session")
     add("-m", "--model", metavar="NAME", help="a model as the CLI knows it")
     add("--permission-mode", choices=get_args(PermissionMode), default="default", help="(default: the CLI's own)")
     add("--system-prompt", metavar="TEXT", help="instructions on top of the CLI's own")
     add("--image", metavar="FILE", action="append", default=[], help="an image to show to the model (repeatable)")
     add("--mcp", metavar="NAME=COMMAND", action="append", default=[], help="an MCP server: a command, or a URL")
     add("--mcp-file", metavar="FILE", action="append", default=[], help='MCP servers as {"mcpServers": {...}}')
-    add("--timeout", metavar="SECONDS", type=float, help="end the run after so much silence (default: 300)")
-    add("--deadline", metavar="SECONDS", type=float, help="end the run after so much time")
+    add("--timeout", metavar="SECONDS", type=float, help="stop the run after this much silence (default: 300)")
+    add("--deadline", metavar="SECONDS", type=float, help="stop the run after this much time")
     add("--record", metavar="FILE", help="write what the CLI says to a file, for replay")
     _add_view_options(parser)
 
 
 def _add_serve_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("-p", "--provider", metavar="NAME", help="the agent that is chosen at first")
+    add("-p", "--provider", metavar="NAME", help="the agent that is selected at first")
     add("-C", "--cwd", metavar="DIR", help="where agents work (default: here)")
     add("-m", "--model", metavar="NAME", help="a model as the CLI knows it")
     add("--permission-mode", choices=get_args(PermissionMode), default="default", help="(default: the CLI's own)")
-    add("--timeout", metavar="SECONDS", type=float, help="end a run after so much silence (default: 300)")
+    add("--timeout", metavar="SECONDS", type=float, help="stop a run after this much silence (default: 300)")
     add("--max-runs", metavar="N", type=int, default=16, help="how many agents may work at once (default: 16)")
     add("--port", type=int, default=8788, help="(default: 8788; 0 takes a free one)")
     add("--host", metavar="ADDRESS", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
-    add("--allow-remote", action="store_true", help="let --host be one that other machines can reach")
+    add("--allow-remote", action="store_true", help="allow a --host that other machines can reach")
 
 
 def _add_view_options(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Completion scripts for shells, made from the parser itself."""
+"""Completion scripts for shells, generated from the parser."""
 
 from __future__ import annotations
 

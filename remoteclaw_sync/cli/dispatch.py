@@ -1,4 +1,4 @@
-"""From arguments to the module that does it."""
+"""Runs the module that a command names."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .arguments import parse
 
 
 class UsageError(Exception):
-    """The command line makes no sense: its message is for the user, and the exit code is 2."""
+    """A mistake in the command line: the message is shown to the user, and the exit code is 2."""
 
 
 def dispatch(argv: Sequence[str]) -> int:
-    """Do what the command line says; returns the exit code."""
+    """Run the command; returns the exit code."""
     _prepare_streams()
     options = parse(argv)
-    # Imported when asked for: `run` does not pay for `doctor`.
+    # Imported only when needed: `run` does not pay for `doctor`.
     module = importlib.import_module(f".{options.module}", __package__)
     command: Callable[..., int] = module.command
     try:
@@ -29,7 +29,7 @@ def dispatch(argv: Sequence[str]) -> int:
 
 
 def _prepare_streams() -> None:
-    """Whatever an agent says, and whatever the terminal can show: printing must not fail."""
+    """Printing must not fail, whatever an agent says and whatever the terminal can show."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
     if sys.stderr is None:

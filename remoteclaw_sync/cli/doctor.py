@@ -1,4 +1,4 @@
-"""`doctor`: what is installed, whether it can run here, and what earlier crashes have left."""
+"""`doctor`: what is installed, whether it can run here, and what earlier crashes have left behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .terminal_text import Style, one_line
 
 
 def command(options: argparse.Namespace) -> int:
-    """Look around and report; exit code 1 if no CLI can run."""
+    """Check and report; exit code 1 if no CLI can run."""
     folder = os.path.abspath(options.cwd or os.getcwd())
     if not os.path.isdir(folder):
         raise UsageError(f"{folder} is not a folder")
@@ -39,7 +39,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _probe_all() -> list[Installed]:
-    """All at once: each may take seconds to say its version."""
+    """In parallel, because each may take seconds to print its version."""
     found: dict[str, Installed] = {}
 
     def look(cli: CliFacts) -> None:
@@ -84,13 +84,13 @@ def _print_report(folder: str, installed: list[Installed], leftovers: list[Lefto
     git = "in a git repository" if probe.is_in_git(folder) else "not in a git repository"
     trust = ", ".join(f"{name} {'yes' if yes else 'no'}" for name, yes in probe.trusted_by(folder).items())
     print(f"folder    {folder}, {git}; on the CLI's own trust list: {trust}")
-    print("          (runs work here either way: naming a folder for a run is trusting it)")
+    print("          (runs work here either way: you trust a folder by naming it for a run)")
     if not leftovers:
         print(f"leftovers {style.green('none')}")
     for leftover in leftovers:
         print(f"leftover  {_describe(leftover, style)}")
     if any(leftover.repaired is None for leftover in leftovers):
-        print("          put right with: remoteclaw-sync doctor --repair")
+        print("          repair with: remoteclaw-sync doctor --repair")
     if not any(one.can_run for one in installed):
         print("\nNo agent CLI can run. Try the built-in agent: remoteclaw-sync demo")
 
@@ -118,12 +118,12 @@ def _print_provider(one: Installed, style: Style) -> None:
 
 def _program(one: Installed, other: Program, style: Style) -> str:
     words = _standing(facts_of(one.provider), other.version, other.problem, style)
-    used = "; this is the one that runs start" if other.path == one.started else ""
+    used = "; runs use this one" if other.path == one.started else ""
     return f"{other.path}, {other.version or '?'} ({words}){used}"
 
 
 def _standing(cli: CliFacts, version: str | None, problem: str | None, style: Style) -> str:
-    """How a version stands to the tested ones, in words and a colour."""
+    """How a version compares with the tested ones, as coloured text."""
     support = support_of(cli, version)
     match standing(cli, version):
         case Standing.TOO_OLD:
@@ -156,4 +156,4 @@ def _describe(leftover: Leftover, style: Style) -> str:
         return f"{label}: {style.red(one_line(leftover.problem))}"
     if leftover.repaired is None:
         return style.yellow(label)
-    return f"{label}: {style.green('put right') if leftover.repaired else style.red('still there')}"
+    return f"{label}: {style.green('repaired') if leftover.repaired else style.red('still there')}"

@@ -1,4 +1,4 @@
-"""`help`: the pages that are shipped beside the code they describe."""
+"""`help`: the documentation pages, which are shipped next to the code they describe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hosts that died without a word have left: processes, borrowed config files, files and folders of their own."""
+"""What hosts that were killed have left behind: processes, borrowed config files, temporary files and folders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_SESSION = -1
 
 @attrs.frozen
 class Leftover:
-    """One thing that is still there, what to call it, and what came of its repair (None: not tried)."""
+    """One thing that was left behind, its name, and whether it was repaired (None: not tried)."""
 
     kind: str
     what: str
@@ -31,7 +31,7 @@ class Leftover:
 
 
 def find_leftovers(folder: str, *, repair: bool) -> list[Leftover]:
-    """All that can be found from this folder; with `repair`, what came of putting each right."""
+    """Everything that can be found from this folder; with `repair`, after trying to repair each."""
     return [
         *_processes(repair),
         *_borrowed_configs(folder, repair),
@@ -49,7 +49,7 @@ def _processes(repair: bool) -> Iterator[Leftover]:
         for pid, (name, _) in found.items():
             yield Leftover("process", f"{pid} ({name})")
         return
-    # There are none to be found where there is no /proc, so this is POSIX.
+    # Without /proc none are found, so this is POSIX.
     for marker in {marker for _, markers in found.values() for marker in markers}:
         from ..process.sweep import end_leftovers
 
@@ -60,11 +60,11 @@ def _processes(repair: bool) -> Iterator[Leftover]:
 
 
 def orphans() -> dict[int, tuple[str, set[str]]]:
-    """Living processes of this user that carry the marker of a run whose host is gone: name and such markers."""
+    """Live processes of this user that carry the marker of a run whose host is gone, with their names and markers."""
     found: dict[int, tuple[str, set[str]]] = {}
     own = _markers(os.getpid())
     for pid in _pids():
-        # This process may itself be run by an agent whose host has died: that tree is not for it to end.
+        # This process may itself be run by an agent whose host has died. It must not end its own process tree.
         markers = {marker for marker, host in _markers(pid).items() if marker not in own and host_is_gone(host)}
         name = _name(pid) if markers else None
         if name is not None:
@@ -94,7 +94,7 @@ def _markers(pid: int) -> dict[str, str]:
 
 
 def _name(pid: int) -> str | None:
-    """What `ps` calls it; None for one that has ended and only waits to be reaped."""
+    """The name that `ps` shows; None for a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             head, _, rest = file.read().rpartition(")")
@@ -107,7 +107,7 @@ def _name(pid: int) -> str | None:
 
 
 def borrowed_paths(folder: str) -> dict[str, str | None]:
-    """The config files that a run may borrow, and the project that each belongs to (None: the user's own)."""
+    """The config files that a run may borrow, and the project each belongs to (None: the user's own)."""
     return {path: project for cli in all_facts() for path, project in cli.borrowed_files(os.environ, folder).items()}
 
 

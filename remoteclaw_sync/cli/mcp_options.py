@@ -1,4 +1,4 @@
-"""`--mcp` and `--mcp-file`: from the command line to MCP servers."""
+"""`--mcp` and `--mcp-file`: MCP servers given on the command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
 def mcp_servers(pairs: Iterable[str], files: Iterable[str]) -> dict[str, McpServerConfig]:
-    """All servers that the options name; a later one takes the place of one of the same name."""
+    """All servers that the options name; a later one replaces an earlier one of the same name."""
     servers: dict[str, McpServerConfig] = {}
     for path in files:
         servers.update(_from_file(path))
@@ -72,7 +72,7 @@ def _from_entry(path: str, name: str, entry: Any) -> McpServerConfig:
 
 
 def _expand(value: Any, where: str) -> Any:
-    """`${NAME}` and `${NAME:-default}`, as the CLIs themselves have it in such files."""
+    """Expand `${NAME}` and `${NAME:-default}`, as the CLIs themselves do in such files."""
     if isinstance(value, Mapping):
         return {key: _expand(item, where) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What can be learned of an installed CLI without asking a model: its version, whether it can log in, its trust."""
+"""What we can learn about an installed CLI without asking a model: its version, its login, the folders it trusts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import attrs
 
 from ..clis.facts import CliFacts, Environment, Support
 from ..clis.registry import all_facts, facts_of
+from ..config_files.borrowed import checkout_of
 from ..engine.startup import missing_program
 from ..process.child import ChildProcess
 from ..process.host import host_identity
@@ -18,25 +19,25 @@ from ..runtime import MARKER_PREFIX
 from ..versions import VERSION, Standing, found_elsewhere, installation, standing, support_of
 from .terminal_text import one_line
 
-PROBE_SECONDS = 15.0  # Some take 2 to 5 s.
+PROBE_SECONDS = 15.0  # Some CLIs take 2 to 5 s.
 MAX_ANSWER = 64 * 1024
-QUOTED_WORDS = 500  # Characters of what it says instead.
+QUOTED_WORDS = 500  # Characters to quote of what it prints instead of a version.
 
 
 @attrs.frozen(kw_only=True)
 class Program:
-    """One file that goes by the name of a CLI."""
+    """One file that has the name of a CLI."""
 
     path: str
     version: str | None = None
     package: str | None = None
     problem: str | None = None
-    skipped: bool = False  # A run passes over it, and starts the next one on PATH.
+    skipped: bool = False  # A run skips it and starts the next one on PATH.
 
 
 @attrs.frozen(kw_only=True)
 class Installed:
-    """One CLI as it is found here: `path` is the first on PATH, `others` are those behind it."""
+    """One CLI as found here: `path` is the first on PATH, `others` come after it."""
 
     provider: str
     path: str | None = None
@@ -45,12 +46,12 @@ class Installed:
     login: str | None = None
     problem: str | None = None
     others: tuple[Program, ...] = ()
-    elsewhere: tuple[Program, ...] = ()  # Not on PATH. Looked for only if nothing there can run.
+    elsewhere: tuple[Program, ...] = ()  # Not on PATH. Searched only if nothing on PATH can run.
     started: str | None = None  # The one that a run starts.
 
     @property
     def can_run(self) -> bool:
-        """Whether a run starts a program that answers."""
+        """Whether runs would start a program that works."""
         if self.started is None:
             return False
         if self.started == self.path:
@@ -59,7 +60,7 @@ class Installed:
 
     @property
     def standing(self) -> Standing:
-        """How its version stands to the tested ones."""
+        """How its version compares with the tested ones."""
         return standing(facts_of(self.provider), self.version)
 
     @property
@@ -69,12 +70,12 @@ class Installed:
 
     @property
     def tested(self) -> bool:
-        """Whether this is the version that this package is tested against."""
+        """Whether this is the version that the package was tested with."""
         return self.standing is Standing.TESTED
 
 
 def probe(cli: CliFacts) -> Installed:
-    """Look at one CLI. It is started (with --version) only if its files do not tell the version."""
+    """Examine one CLI. It is started (with --version) only if its files do not show the version."""
     search_path = os.environ.get("PATH", os.defpath)
     programs = [_look_at(cli, path, search_path) for path in programs_on_path(cli.name, search_path)]
     started = next((program for program in programs if not program.skipped), None)
@@ -118,12 +119,12 @@ def _look_at(cli: CliFacts, path: str, search_path: str) -> Program:
 
 
 def too_old(support: Support) -> str:
-    """In words, that a version cannot be used."""
+    """The message for a version that cannot be used."""
     return f"too old, needs >= {support.floor}"
 
 
 def ask_version(path: str, env: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """What `--version` says, or what is wrong with it."""
+    """What `--version` prints, or what is wrong."""
     marker = MARKER_PREFIX + os.urandom(8).hex()
     child = ChildProcess(
         Launch(
@@ -153,12 +154,12 @@ def ask_version(path: str, env: Mapping[str, str]) -> tuple[str | None, str | No
     if found is None or child.exit_code != 0:
         words = one_line(child.diagnostics)[:QUOTED_WORDS]
         said = f": {words}" if words else ""
-        return None, f"`{path} --version` gave no version (exit code {child.exit_code}){said}"
+        return None, f"`{path} --version` printed no version (exit code {child.exit_code}){said}"
     return found.group(), None
 
 
 def login_of(cli: CliFacts, env: Environment) -> str | None:
-    """Where a login or key seems to be; its value is not looked at. None: none was found."""
+    """Where a login or key seems to be; its value is not read. None if none was found."""
     for name in cli.key_variables:
         if env.get(name):
             return f"{name} is set"
@@ -177,12 +178,7 @@ def _has_content(path: str) -> bool:
 
 def is_in_git(folder: str) -> bool:
     """Whether the folder belongs to a git repository."""
-    while not os.path.exists(os.path.join(folder, ".git")):
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return False
-        folder = parent
-    return True
+    return checkout_of(folder) is not None
 
 
 def trusted_by(folder: str) -> dict[str, bool]:

@@ -12,7 +12,7 @@ from .run import absence, places_of
 
 
 def command(options: argparse.Namespace) -> int:
-    """List them; starts nothing."""
+    """List them, without starting any."""
     found = [(cli, shutil.which(cli.name)) for cli in all_facts()]
     if options.json:
         rows = [

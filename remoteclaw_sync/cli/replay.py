@@ -1,4 +1,4 @@
-"""`replay`: a recording, shown as the run was."""
+"""`replay`: shows a recording as the run was shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .views import JsonView, TextView
 
 
 def command(options: argparse.Namespace) -> int:
-    """Play a recording; returns the exit code that the run would have had."""
+    """Replay a recording; returns the exit code that the run would have had."""
     try:
         run = ReplayRuntime(options.file, speed=options.speed).start()
     except OSError as error:

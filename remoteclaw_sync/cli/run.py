@@ -41,7 +41,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _detect() -> str | None:
-    """The first provider whose CLI is on PATH; says which, or what to do."""
+    """The first provider whose CLI is on PATH. Prints which one, or what to do if there is none."""
     for cli in all_facts():
         path = shutil.which(cli.name)
         if path is not None:
@@ -51,7 +51,7 @@ def _detect() -> str | None:
     lines += [f"  {cli.name:<9} {cli.install}" for cli in all_facts()]
     lines.append(f"or try the built-in agent, which needs none of them: {_program()} {DEMO}")
     there = [places_of(cli) for cli in all_facts()]
-    lines += [f"There is {places[0]}: put its folder on PATH to use it." for places in there if places]
+    lines += [f"Found {places[0]}: put its folder on PATH to use it." for places in there if places]
     print("\n".join(lines), file=sys.stderr)
     return None
 
@@ -62,7 +62,7 @@ def places_of(cli: CliFacts) -> list[str]:
 
 
 def absence(cli: CliFacts) -> str:
-    """What to say of a CLI that is not on PATH."""
+    """What to print about a CLI that is not on PATH."""
     places = places_of(cli)
     return f"not on PATH: {places[0]}" if places else f"not installed: {cli.install}"
 
@@ -71,7 +71,7 @@ def _prompt(options: argparse.Namespace) -> str:
     if options.prompt is not None and options.prompt != "-":
         return _as_typed(options.prompt)
     if options.prompt is None and options.command == DEMO:
-        return DEMO_PROMPT  # Without a look at stdin, which in a script may be a pipe that nobody closes.
+        return DEMO_PROMPT  # Without reading stdin, which in a script may be a pipe that nobody closes.
     if sys.stdin is None or (options.prompt is None and sys.stdin.isatty()):
         raise UsageError("no prompt: give one as an argument or on stdin")
     prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
@@ -81,7 +81,7 @@ def _prompt(options: argparse.Namespace) -> str:
 
 
 def _as_typed(argument: str) -> str:
-    """Text from the command line. In an ASCII locale Python takes the bytes of an `é` for none it knows."""
+    """Text from the command line. In an ASCII locale Python cannot decode the bytes of an `é`."""
     return os.fsencode(argument).decode("utf-8", "replace")
 
 
@@ -106,7 +106,7 @@ def _params(options: argparse.Namespace, prompt: str) -> AgentExecuteParams:
 
 
 def _resume_command(provider: str, options: argparse.Namespace) -> str:
-    """The words to type for another turn; sessions belong to a folder, so that is part of them."""
+    """The command for another turn; it includes the folder, because sessions belong to one."""
     folder = f" --cwd {shlex.quote(options.cwd)}" if options.cwd else ""
     return f"{_program()} run --provider {provider}{folder}"
 

@@ -27,8 +27,8 @@ from .strangers import create_server
 
 logger = logging.getLogger(__name__)
 
-THREADS = 64  # Each visitor who listens to a run holds one.
-A_DAY = 24 * 3600.0  # For which ended runs can be reloaded; all go when the server stops.
+THREADS = 64  # Each visitor who listens to a run occupies one.
+A_DAY = 24 * 3600.0  # How long ended runs can be reloaded; all are deleted when the server stops.
 
 
 def command(options: argparse.Namespace) -> int:
@@ -54,7 +54,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def serve(options: argparse.Namespace, host: str, providers: dict[str, bool], default: str, runs: Runs) -> None:
-    """Listen, say where, and answer until interrupted."""
+    """Listen, print the address, and serve until interrupted."""
     late = LateApplication()
     try:
         server = create_server(late, late.admits, host=host, port=options.port, threads=THREADS, max_body=MAX_BODY)
@@ -62,10 +62,10 @@ def serve(options: argparse.Namespace, host: str, providers: dict[str, bool], de
         raise UsageError(f"cannot listen on {host}:{options.port}: {error.strerror}") from None
     port = server.effective_port
     shown = f"[{host}]" if ":" in host else host
-    # In the fragment, which is not sent; the page exchanges it for a session.
+    # In the fragment, which browsers do not send; the page exchanges it for a session.
     address = f"http://{shown}:{port}/#token="
     door = Door(lambda link: tell(f"That link is used up. The next one, for another tab or browser: {address}{link}"))
-    # Not before now: with --port 0 the kernel has just chosen it.
+    # Only now, because with --port 0 the kernel has just chosen the port.
     late.application = Chat(
         door=door,
         hosts=None if options.allow_remote else own_names(host, port),
@@ -90,7 +90,7 @@ def serve(options: argparse.Namespace, host: str, providers: dict[str, bool], de
 
 
 def tell(text: str) -> None:
-    """Print it. The terminal may be gone by now; whoever has just been let in need not care."""
+    """The terminal may be gone by now, which must not affect the visitor who has just been let in."""
     try:
         print(text, flush=True)
     except (OSError, ValueError):
@@ -98,7 +98,7 @@ def tell(text: str) -> None:
 
 
 class LateApplication:
-    """A WSGI application that is known only when the server has its port."""
+    """Stands in for the WSGI application, which can be made only once the server has its port."""
 
     application: Chat | None = None
 
@@ -111,7 +111,7 @@ class LateApplication:
 
 
 class Starter:
-    """Makes runs with what the command line says."""
+    """Makes runs with the options of the command line."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -130,7 +130,7 @@ class Starter:
 
 
 def checked_host(host: str, allow_remote: bool) -> str:
-    """The address to listen on. Other machines are let in only by two options, not by a slip in one."""
+    """The address to listen on. Letting other machines in takes two options, so that one typo cannot do it."""
     name = "127.0.0.1" if host == "localhost" else host.strip("[]")
     try:
         address = ipaddress.ip_address(name)
@@ -138,14 +138,14 @@ def checked_host(host: str, allow_remote: bool) -> str:
         raise UsageError(f"--host must be an address such as 127.0.0.1, not {host!r}") from None
     if not address.is_loopback and not allow_remote:
         raise UsageError(
-            f"{host} can be reached from other machines, without encryption, and whoever gets hold of the token runs "
-            "agents as you. If you mean it, say so twice: add --allow-remote"
+            f"other machines can reach {host}, without encryption, and whoever gets hold of the token can run "
+            "agents as you. If that is what you want, add --allow-remote"
         )
     return name
 
 
 def own_names(host: str, port: int) -> frozenset[str]:
-    """The `Host` headers of requests that mean us."""
+    """The `Host` headers that are ours."""
     return frozenset(
         {f"127.0.0.1:{port}", f"localhost:{port}", f"[{host}]:{port}" if ":" in host else f"{host}:{port}"}
     )
@@ -158,7 +158,7 @@ def usable_providers() -> dict[str, bool]:
 
 @contextmanager
 def runs_of_this_server(max_runs: int) -> Iterator[Runs]:
-    """A registry in a folder that goes with the server."""
+    """A registry in a folder that is deleted with the server."""
     with folder_of_this_server() as folder:
         yield Runs(os.path.join(folder, "runs"), retention=A_DAY, max_live=max_runs)
 
@@ -172,10 +172,10 @@ class Ending:
 
 @contextmanager
 def ended_by_signals() -> Iterator[Ending]:
-    """Ctrl-C, a service manager's SIGTERM, a terminal that is closed (SIGHUP): the server ends, and cleans up.
+    """Ctrl-C, a service manager's SIGTERM, a closed terminal (SIGHUP): the server stops and cleans up.
 
-    The runs end first, because waitress waits for those who listen. A second signal changes nothing: a closed terminal
-    sends two, and the end is bounded.
+    The runs are stopped first, because waitress waits for their listeners. A second signal changes nothing: a closed
+    terminal sends two, and stopping has a time limit.
     """
     ending = Ending()
     if threading.current_thread() is not threading.main_thread():
@@ -191,7 +191,7 @@ def ended_by_signals() -> Iterator[Ending]:
         raise KeyboardInterrupt
 
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    # One that is ignored stays so: that is how `nohup` says that the terminal's end is not ours.
+    # An ignored signal stays ignored: that is how `nohup` lets us outlive the terminal.
     heeded = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, interrupt) for number in heeded}
     try:

@@ -1,4 +1,4 @@
-"""The folder where `serve` keeps its talks: gone with the server, also (later) if that is killed."""
+"""The folder where `serve` keeps its conversations: deleted with the server, or later if the server was killed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 PREFIX = "remoteclaw-sync-serve-"
-LOCK = "server.lock"  # Held while the server lives: the kernel gives it up for one that is killed.
-NEW_SECONDS = 60.0  # In which a folder may have no lock yet.
+LOCK = "server.lock"  # Held while the server lives. If it is killed, the kernel releases the lock.
+NEW_SECONDS = 60.0  # A folder younger than this may not have its lock yet.
 
 
 @contextmanager
 def folder_of_this_server() -> Iterator[str]:
-    """A new one, for as long as the block lasts. Removes those of servers that were killed."""
+    """A new folder for as long as the block lasts. Also removes those of servers that were killed."""
     remove_abandoned_folders()
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
         lock = os.open(os.path.join(folder, LOCK), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -29,7 +29,7 @@ def folder_of_this_server() -> Iterator[str]:
 
 
 def abandoned_folders() -> list[str]:
-    """Those of servers that were killed: there may be talks in them."""
+    """Folders of servers that were killed: there may be conversations in them."""
     found = []
     try:
         entries = list(os.scandir(tempfile.gettempdir()))
@@ -40,7 +40,7 @@ def abandoned_folders() -> list[str]:
             if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False) and _is_abandoned(entry):
                 found.append(entry.path)
         except OSError:
-            pass  # Gone meanwhile, or not for us to read.
+            pass  # Deleted in the meantime, or not ours to read.
     return found
 
 

@@ -1,4 +1,4 @@
-"""One run on the command line: from its handle to an exit code."""
+"""Shows one run on the command line and turns its end into an exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENDING_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # By name: Windows lacks some.
 
 
 def present(run: AgentRun, view: View) -> int:
-    """Show a run to its end; returns the exit code. Ctrl-C ends the agent and still tells how it ended."""
+    """Show a run to its end; returns the exit code. Ctrl-C stops the agent, and the summary is still shown."""
     with EndedBySignal(run) as ended:
         try:
             with run:
@@ -33,7 +33,7 @@ def present(run: AgentRun, view: View) -> int:
 
 
 def exit_code(result: AgentRunResult | None, signal_number: int | None) -> int:
-    """What a run's end means to a shell."""
+    """The exit code for a run's result."""
     if signal_number is not None and (result is None or result.aborted):
         return 128 + signal_number
     if result is not None and result.error_subtype == "timeout":
@@ -42,7 +42,7 @@ def exit_code(result: AgentRunResult | None, signal_number: int | None) -> int:
 
 
 class EndedBySignal:
-    """While entered, a signal that would end this process ends the run in order; a second one does not wait."""
+    """Inside the block, a signal that would end this process stops the run properly; a second one does not wait."""
 
     def __init__(self, run: AgentRun) -> None:
         self._run = run
@@ -54,7 +54,7 @@ class EndedBySignal:
             return self
         for name in ENDING_SIGNALS:
             number = getattr(signal, name, None)
-            # Ignored by who started us (nohup, a script's background job): not ours to change.
+            # Whoever started us ignores it (nohup, a script's background job), so we do too.
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._on_signal)
         return self

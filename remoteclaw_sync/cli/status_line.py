@@ -1,7 +1,7 @@
 """Two streams that may be one terminal: the answer on stdout, notes and a live status on stderr.
 
-The status is the last line on the screen, drawn by a thread of its own while nothing else is being written on that
-line, and gone before anything else is written.
+The status is the last line on the screen. A separate thread draws it while nothing else is being written on that line,
+and it is erased before anything else is written.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from . import terminal_text as terminal
 from .terminal_text import Style
 
 FRAME_SECONDS = 0.1
-STATUS_COLUMNS = 72  # Short, so that a terminal made narrower has little to fold.
+STATUS_COLUMNS = 72  # Short, so that there is little to wrap if the terminal is made narrower.
 
 
 class Screen:
-    """Safe from the consumer's thread and from its own. `close` leaves the terminal clean."""
+    """May be used from the consumer's thread and its own. `close` leaves the terminal clean."""
 
     def __init__(self, out: TextIO, err: TextIO, status: Callable[[str], str] | None = None) -> None:
         self.style = Style.of(err)
@@ -27,7 +27,7 @@ class Screen:
         self._out = out
         self._err = err
         self._out_is_terminal = terminal.is_terminal(out)
-        # What a reader of our pipe prints on this same terminal, and where, we cannot know: nothing is drawn after it.
+        # A reader of our pipe may print on the same terminal, and we cannot know where: so we draw no status then.
         self._shares_terminal = terminal.is_pipe(out)
         self._status = status
         self._lock = threading.Lock()
@@ -42,7 +42,7 @@ class Screen:
             self._thread.start()
 
     def answer(self, text: str) -> None:
-        """A piece of the answer. A pipe or a file gets it as it is; a terminal gets nothing that it would obey."""
+        """A piece of the answer. A pipe or a file gets it unchanged; for a terminal, control sequences are removed."""
         if self._out_is_terminal:
             text = terminal.clean(text)
         if not text:
@@ -58,7 +58,7 @@ class Screen:
                 self._status = None
 
     def aside(self, text: str) -> None:
-        """A piece of something that is told beside the answer."""
+        """A piece of text that is not part of the answer."""
         text = terminal.clean(text)
         if not text:
             return
@@ -69,7 +69,7 @@ class Screen:
             self._at_line_start = text.endswith("\n")
 
     def note(self, line: str) -> None:
-        """A line of its own. The caller has cleaned what is not ours."""
+        """A whole line. The caller has removed control sequences from foreign text."""
         with self._lock:
             self._erase()
             self._begin_line()
@@ -77,14 +77,14 @@ class Screen:
             self._err.flush()
 
     def begin_line(self) -> None:
-        """See to it that what comes next is not put behind what is there."""
+        """Make sure that the next text starts on a new line."""
         with self._lock:
             self._erase()
             self._begin_line()
             self._err.flush()
 
     def room(self) -> int:
-        """Columns for a note that should not fold."""
+        """The columns a note may take without wrapping."""
         return terminal.columns_of(self._err) - 1 if self.on_terminal else 200
 
     def stop(self) -> None:
@@ -137,7 +137,7 @@ class Screen:
     def _erase(self) -> None:
         if not self._drawn:
             return
-        # Made narrower meanwhile, the terminal has folded the status: its first row is so many rows up.
+        # If the terminal was made narrower, it has wrapped the status, which then begins this many rows up.
         rows = (self._drawn - 1) // terminal.columns_of(self._err)
         self._drawn = 0
         self._err.write("\r" + (f"\x1b[{rows}A" if rows else "") + "\x1b[J")
@@ -160,5 +160,5 @@ class Progress:
         seconds = int(time.monotonic() - self._started_at)
         parts = [self.doing, f"{seconds} s" if seconds < 60 else f"{seconds // 60}:{seconds % 60:02}"]
         if self._characters:
-            parts.append(f"~{self._characters // 4} tokens")  # Real numbers come with the end of the run only.
+            parts.append(f"~{self._characters // 4} tokens")  # Exact numbers come only at the end of the run.
         return f" {dot} ".join(parts)

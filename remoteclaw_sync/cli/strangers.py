@@ -1,9 +1,9 @@
-"""waitress, taught that most of those who can reach a port have no business there.
+"""waitress, made safe against clients that can reach the port but have no business there.
 
-It reads a request to its end before it asks the application, keeps what it has read, and lets only so many connect.
-Here, nothing is kept of the body of somebody who has not been let in, and whoever connects when there are too many
-takes the place of the one who has been idle for the longest time: so nobody who sends half a request, and waits, keeps
-the owner out.
+By default waitress reads a whole request before it calls the application, keeps what it has read, and limits the number
+of connections. Here, the body of a request without a valid session is thrown away. When there are too many connections,
+a new one replaces the one that has been idle the longest. So clients that send half a request and wait cannot lock the
+owner out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_CONNECTIONS = 1000
 IDLE_SECONDS = 20
 CLEANUP_SECONDS = 5
 MAX_HEADERS = 64 << 10  # Other servers on this host may have left many cookies.
-ROOM_TO_REFUSE = 1024  # A body that is a little too long gets the application's own answer.
+ROOM_TO_REFUSE = 1024  # If a body is just a little too long, the application itself refuses it.
 
 Admits = Callable[[Mapping[str, str]], bool]
 
@@ -33,7 +33,7 @@ def create_server(application: Any, admits: Admits, *, host: str, port: int, thr
         port=port,
         threads=threads,
         ident=None,
-        asyncore_use_poll=True,  # select() knows no descriptor above 1023.
+        asyncore_use_poll=True,  # select() cannot handle descriptors above 1023.
         connection_limit=2 * MOST_CONNECTIONS,
         channel_timeout=IDLE_SECONDS,
         cleanup_interval=CLEANUP_SECONDS,
@@ -45,7 +45,7 @@ def create_server(application: Any, admits: Admits, *, host: str, port: int, thr
     parser_class = _careful_parser(admits)
 
     class Channel(channels.HTTPChannel):  # type: ignore[misc, name-defined] # waitress has no types.
-        """A connection, which has to leave when others want its place."""
+        """A connection that must make room when others want its place."""
 
         def __init__(self, server: Any, *args: Any, **options: Any) -> None:
             super().__init__(server, *args, **options)
@@ -59,7 +59,7 @@ def create_server(application: Any, admits: Admits, *, host: str, port: int, thr
 
 
 def places() -> int:
-    """How many may be connected: half of the descriptors that this process can have, the rest is for the agents."""
+    """How many connections to allow: half of this process's descriptors. The rest is for the agents."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, soft // 2)
 
@@ -68,18 +68,18 @@ def _careful_parser(admits: Admits) -> Any:
     parsers, buffers = importlib.import_module("waitress.parser"), importlib.import_module("waitress.buffers")
 
     class Nowhere(buffers.OverflowableBuffer):  # type: ignore[misc, name-defined]
-        """Takes everything and keeps nothing."""
+        """Accepts everything and keeps nothing."""
 
         def append(self, data: bytes) -> None:
             pass
 
     class Parser(parsers.HTTPRequestParser):  # type: ignore[misc, name-defined]
-        """Asks who it is as soon as the headers are there."""
+        """Checks the session as soon as the headers have arrived."""
 
         def parse_header(self, header: bytes) -> None:
             super().parse_header(header)
             if self.body_rcv is not None and not admits({f"HTTP_{name}": text for name, text in self.headers.items()}):
-                # Read to its end, because a client that is cut off while it sends never sees why.
+                # Read to its end, because a client that is cut off while sending never sees the reason.
                 self.body_rcv.buf = Nowhere(0)
 
     return Parser

@@ -1,4 +1,4 @@
-"""What a terminal needs: text that cannot command it, how wide text is, colours and signs it can show."""
+"""Text for a terminal: without control sequences, its width, and the colours and symbols it can show."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(co
 
 
 def clean(text: str) -> str:
-    """This text without anything that a terminal would obey; newlines and tabs stay."""
+    """This text without control characters and sequences; newlines and tabs stay."""
     if text.isprintable():
         return text
     return _SEQUENCES.sub("", text).translate(_CONTROLS)
@@ -34,7 +34,7 @@ def one_line(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """Columns that this takes. A guess is a little too wide rather than too narrow."""
+    """How many columns this takes. If in doubt, rather too many than too few."""
     return len(text) if text.isascii() else sum(map(_char_width, text))
 
 
@@ -45,7 +45,7 @@ def _char_width(char: str) -> int:
 
 
 def shorten(text: str, columns: int, ellipsis: str = "…") -> str:
-    """As much of a line as fits into so many columns."""
+    """As much of a line as fits into this many columns."""
     if width(text) <= columns:
         return text
     left = columns - width(ellipsis)
@@ -73,7 +73,7 @@ def is_pipe(stream: TextIO) -> bool:
 
 
 def columns_of(stream: TextIO) -> int:
-    """How wide the terminal is now. Asked anew each time, so a resize needs no signal."""
+    """How wide the terminal is now. Checked every time, so a resize needs no signal."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):
@@ -82,7 +82,7 @@ def columns_of(stream: TextIO) -> int:
 
 @attrs.frozen
 class Style:
-    """Colours and signs, as far as the stream can show them."""
+    """Colours and symbols, as far as the stream can show them."""
 
     colours: bool
     spinner: str
@@ -94,7 +94,7 @@ class Style:
 
     @classmethod
     def of(cls, stream: TextIO) -> Style:
-        """NO_COLOR and TERM=dumb turn colours off; an encoding without the signs gets ASCII."""
+        """NO_COLOR and TERM=dumb turn colours off; an encoding without the symbols gets ASCII."""
         colours = is_terminal(stream) and not os.environ.get("NO_COLOR") and not is_dumb()
         try:
             "⠋→✓✗·…".encode(stream.encoding or "ascii")

@@ -21,13 +21,13 @@ from ..types import (
 from .status_line import Progress, Screen
 from .terminal_text import clean, one_line, shorten
 
-# Where tools keep what a person wants to see of their input, in the order of interest.
+# The fields of a tool's input that a person wants to see, most interesting first.
 TELLING_INPUTS = ("command", "cmd", "file_path", "path", "pattern", "query", "url", "description", "prompt")
 MESSAGE_LIMIT = 4_000  # Characters of an error that are shown.
 
 
 class View(Protocol):
-    """Is shown every event of a run; `stop` comes when the reader has gone, `close` in any other case."""
+    """Shows every event of a run. `stop` is called when the reader has gone, otherwise `close`."""
 
     def show(self, event: AgentEvent) -> None: ...
     def stop(self) -> None: ...
@@ -88,7 +88,7 @@ class TextView:
                     self._summarise(event.result)
 
     def stop(self) -> None:
-        """Take the status away, and write nothing to stdout any more."""
+        """Erase the status and write nothing more to stdout."""
         self._screen.stop()
 
     def close(self) -> None:

@@ -23,10 +23,11 @@ class DialectRuntime(CLIRuntimeBase):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.reset_state()
+        self._use(self.DIALECT())
 
-    def reset_state(self) -> None:
-        self.dialect = self.DIALECT()
-        self.outcome = self.dialect.outcome
+    def _use(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.outcome = dialect.outcome
 
     def extract_event(self, line: str) -> Extracted:
         """What a line of this CLI means, given what came before it."""
@@ -35,8 +36,7 @@ class DialectRuntime(CLIRuntimeBase):
     def new_dialect(self, params: AgentExecuteParams) -> Dialect:
         """A fresh one for each start, unless a subclass wants to see the lines itself."""
         live = self.new_live_dialect() if self.is_live else None
-        self.dialect = live or self.DIALECT()
-        self.outcome = self.dialect.outcome
+        self._use(live or self.DIALECT())
         return super().new_dialect(params) if self._reads_lines_itself else self.dialect
 
     @property

@@ -39,11 +39,11 @@ def protected(values: Mapping[str, str], protect: Protect) -> dict[str, str]:
     return {key: protect(value) for key, value in values.items()}
 
 
-class Hideaway:
+class EnvReferences:
     """Moves values out of a config into environment variables, because the CLI would expand what stands in them.
 
-    They replace `$NAME` and `${NAME}` in every string, or `{env:NAME}` and `{file:NAME}`: a password may contain any of
-    these. What a variable holds is not expanded again (by one that would: if it is `written` so).
+    CLIs replace `$NAME` and `${NAME}`, or `{env:NAME}` and `{file:NAME}`, in every string: a password may contain any
+    of these. What a variable holds is not expanded again, or not if it is `written` so.
     """
 
     PREFIX = "REMOTECLAW_SYNC_MCP_"

@@ -1,14 +1,14 @@
-"""Merge-restore: borrow a config file of the user's for as long as a CLI needs to read it.
+"""Merge-restore: borrow one of the user's config files for as long as a CLI needs to read it.
 
-The original stays on disk all the time: it is renamed to a backup beside the file (so that inode, mode, times and
-links come back as they were), and a journal beside that says what was done. Whoever holds the lock may therefore put
-things right after a host that was killed. The lock is on the folder that holds the config's folder: there is always
-one, it leaves no file behind, it is let go by the kernel when its holder dies, and the CLI does not inherit it.
+The original stays on disk all the time: it is renamed to a backup next to the file, so that inode, mode, times and
+links come back unchanged, and a journal next to that records what was done. So whoever holds the lock can repair things
+after a host was killed. The lock is on the parent of the config's folder: that always exists, needs no lock file, is
+released by the kernel when the holder dies, and is not inherited by the CLI.
 
-Whose file it may be: config, backup and journal must be regular files of bounded size. A config in a project may be
-reached by a link that leads to a file of the user's (or of the project's owner) inside the checkout that the project is
-part of; if it is part of none, inside the project or the user's home. Git keeps links, so one that leads out of a
-checkout may be anybody's. The user's own config (Codex's) may be linked to anywhere, backup and journal to nowhere.
+Which files are accepted: config, backup and journal must be regular files of limited size. A project's config may be a
+link to a file that belongs to the user (or the project's owner) and lies inside the project's checkout; without a
+checkout, inside the project or the user's home. Git stores links, so one that leads out of a checkout may be anybody's.
+The user's own config (Codex's) may be a link to anything; backup and journal must not be links.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MAX_MERGED_BYTES = 4 * MAX_CONFIG_BYTES  # With our entries, and for the journal
 LOCK_POLL_SECONDS = 0.02
 BACKUP_SUFFIX = ".remoteclaw-backup"
 JOURNAL_SUFFIX = ".remoteclaw-journal"
-# Of what is removed because a journal says so: a repository may bring a journal, and "../.." would lead out of it.
+# Names that may be removed because a journal says so: a repository may contain a journal, and "../.." would lead out.
 PLAIN_NAME = r"(?!\.\.?\Z)[^/\\\0]+"
 
 
@@ -54,9 +54,9 @@ class ConfigFile:
     key: str
     entries: Entries = attrs.field(repr=False)
     read_words: bytes = b""  # What the CLI prints once it has read the file.
-    defaults: Entries = {}  # At the top level, if not there: what the CLI would otherwise write into the file itself.
+    defaults: Entries = {}  # Added at the top level if missing: otherwise the CLI would write them itself.
     project: str | None = None  # The folder whose config it is; None: the user's own.
-    litter: tuple[str, ...] = ()  # What the CLI puts into the file's folder; it goes with a folder that we made.
+    litter: tuple[str, ...] = ()  # What the CLI puts into the file's folder; removed with it if we made it.
 
 
 class BorrowedConfig:
@@ -76,9 +76,9 @@ class BorrowedConfig:
         return self._reading.seen_in(chunk)
 
     def take(self, pause: Callable[[float], None]) -> None:
-        """Wait for the file, repair what a dead host left, and add the entries.
+        """Wait for the file, repair what a dead host left behind, and add the entries.
 
-        `pause(seconds)` sleeps between looks and raises to give up. Raises RunSetupError, the file being untouched.
+        `pause(seconds)` sleeps between tries and raises to give up. Raises RunSetupError and leaves the file unchanged.
         """
         try:
             _check_way_to(self._config.path, self._path, self._config.project)
@@ -94,7 +94,7 @@ class BorrowedConfig:
             raise errors.RunSetupError(errors.MCP_CONFIG_ERROR, self._explain(error)) from None
 
     def give_back(self) -> None:
-        """Put the original back and let go of the file. Does nothing the second time, or in a forked copy."""
+        """Put the original back and release the file. A second call does nothing, nor does one in a forked copy."""
         if os.getpid() != self._owner:
             return
         with self._returning:
@@ -109,7 +109,7 @@ class BorrowedConfig:
                 self._release()
 
     def _tidy_up(self) -> None:
-        """Once more at the end of the run: the CLI may have been filling the folder when the file was given back."""
+        """Again at the end of the run: the CLI may still have been writing to the folder when the file was put back."""
         if not self._created_folder or not self._config.litter:
             return
         try:
@@ -167,7 +167,7 @@ class BorrowedConfig:
         if max(len(merged), len(noted)) > MAX_MERGED_BYTES:
             raise ConfigError(f"would be larger than {MAX_MERGED_BYTES // 1024 // 1024} MB with the servers in it")
         if os.path.lexists(self._path + BACKUP_SUFFIX):
-            # A backup of ours has a journal beside it.
+            # A backup of ours would have a journal next to it.
             raise ConfigError(f"has {os.path.basename(self._path)}{BACKUP_SUFFIX} beside it, which is in the way")
         try:
             if journal["created_folder"]:
@@ -184,7 +184,7 @@ class BorrowedConfig:
 
 
 def recover(path: str) -> bool:
-    """Undo what the journal beside `path` tells of; says whether there was one. The caller holds the lock."""
+    """Undo what the journal next to `path` records; returns whether there was one. The caller holds the lock."""
     journal = _read_journal(path + JOURNAL_SUFFIX)
     if journal is None:
         return False
@@ -192,7 +192,7 @@ def recover(path: str) -> bool:
     current = _read_if_there(path)
     original = _read_if_there(backup)
     if current is None:
-        # Gone meanwhile. To bring it back is the smaller mistake, if it is one.
+        # It was deleted in the meantime. If restoring it is a mistake, it is the smaller one.
         if original is not None:
             os.replace(backup, path)
     elif _digest(current) == journal.merged_sha256:
@@ -214,9 +214,9 @@ def recover(path: str) -> bool:
 
 
 def left_behind(path: str, project: str | None = None, *, repair: bool = False) -> bool:
-    """Whether a host that is gone has left this file changed; with `repair`, put it right.
+    """Whether a dead host has left this file changed; with `repair`, restore it.
 
-    What a live host has borrowed is not looked at. Raises ConfigError or OSError if it cannot be put right.
+    A file that a live host has borrowed is left alone. Raises ConfigError or OSError if it cannot be restored.
     """
     real_path = os.path.realpath(path)
     if not os.path.lexists(real_path + JOURNAL_SUFFIX):
@@ -232,7 +232,7 @@ def left_behind(path: str, project: str | None = None, *, repair: bool = False) 
 
 
 def repair(path: str, project: str | None = None) -> None:
-    """Before a run that does not borrow the file: put it right, and tidy up around it. What cannot be is logged."""
+    """Before a run that does not borrow the file: restore it and tidy up around it. Failures are logged."""
     try:
         left_behind(path, project, repair=True)
         _sweep_around(path)
@@ -241,7 +241,7 @@ def repair(path: str, project: str | None = None) -> None:
 
 
 def folders_around(path: str) -> list[str]:
-    """Where a loan of this file, or a run that has no need of one, makes files of its own for a moment."""
+    """Where borrowing this file, or checking it, creates short-lived files of ours."""
     folders = [os.path.dirname(os.path.abspath(path)), os.path.dirname(os.path.realpath(path))]
     return list(dict.fromkeys(os.path.realpath(one) for folder in folders for one in (folder, os.path.dirname(folder))))
 
@@ -252,7 +252,7 @@ def _sweep_around(path: str) -> None:
 
 
 def _take_out(path: str, current: bytes, original: bytes | None, journal: Journal) -> None:
-    """The file was edited while it was borrowed: keep the edit, take our entries out."""
+    """The file was edited while it was borrowed: keep the edit, remove our entries."""
     try:
         text = remove_entries(
             _decode(current),
@@ -272,7 +272,7 @@ def _take_out(path: str, current: bytes, original: bytes | None, journal: Journa
 
 
 def _read_config(shown: str, path: str) -> bytes | None:
-    """The file's bytes, None if there is none. Raises ConfigError for what we must not touch."""
+    """The file's bytes; None if it does not exist. Raises ConfigError if we must not touch it."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -281,7 +281,7 @@ def _read_config(shown: str, path: str) -> bytes | None:
         return None
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError("is not a regular file")
-    # Looked at in the mode bits, because for root everything is readable and writable.
+    # Checked in the mode bits, because root can read and write everything.
     if not status.st_mode & 0o444:
         raise ConfigError("is not readable (mode)")
     if not status.st_mode & 0o222:
@@ -292,12 +292,12 @@ def _read_config(shown: str, path: str) -> bytes | None:
 
 
 def _check_way_to(path: str, real_path: str, project: str | None) -> None:
-    """Raise ConfigError if links lead from `path` to a file that a config of this project has no business with."""
+    """Raise ConfigError if links lead from `path` to a file that a project's config must not be."""
     if project is None:
         return
     home = os.path.realpath(project)
     roots = [home]
-    checkout = _checkout_of(home)
+    checkout = checkout_of(home)
     roots.append(os.path.realpath(os.path.expanduser("~")) if checkout is None else checkout)
     if not any(_is_inside(real_path, root) for root in roots):
         raise ConfigError(f"is reached by a link that leads out of the project (to {real_path}); put a copy there")
@@ -305,7 +305,7 @@ def _check_way_to(path: str, real_path: str, project: str | None) -> None:
         return
     if not hasattr(os, "geteuid"):
         return
-    # Out of the project only by a link that no other user has put there, not even the project's owner.
+    # A link may lead out of the project only if it is the user's own, not even the project's owner's.
     ours = {os.geteuid(), os.stat(home).st_uid}
     trusted = {*ours, 0} if any(_is_inside(real_path, root) for root in (home, checkout or home)) else {os.geteuid(), 0}
     if any(os.lstat(link).st_uid not in trusted for link in _links_on_the_way(path, project)):
@@ -313,7 +313,7 @@ def _check_way_to(path: str, real_path: str, project: str | None) -> None:
     try:
         owner = os.stat(real_path).st_uid
     except OSError:
-        return  # There is none; whoever reads it says so.
+        return  # It does not exist; whoever reads it reports that.
     if owner not in ours:
         raise ConfigError(f"is reached by a link to a file of another user ({real_path}); put a copy there")
 
@@ -326,7 +326,7 @@ def _links_on_the_way(path: str, project: str) -> Iterator[str]:
             yield way
 
 
-def _checkout_of(folder: str) -> str | None:
+def checkout_of(folder: str) -> str | None:
     """The root of the checked-out repository that this folder is in."""
     while not os.path.lexists(os.path.join(folder, ".git")):
         above = os.path.dirname(folder)
@@ -353,7 +353,7 @@ def _read_if_there(path: str) -> bytes | None:
 
 @attrs.frozen
 class Journal:
-    """What was done to a file that is borrowed."""
+    """What was done to a borrowed file."""
 
     existed: bool = attrs.field(validator=instance_of(bool))
     created_folder: bool = attrs.field(validator=instance_of(bool))
@@ -397,7 +397,7 @@ def _link_or_copy(path: str, backup: str) -> None:
 
 
 def _create_folder(folder: str, journal_name: str, journal: bytes) -> None:
-    """The config's folder, with the journal in it from its first moment: a host that is killed leaves no empty one."""
+    """Create the config's folder with the journal already in it, so that a killed host never leaves an empty one."""
     new = files.new_folder(os.path.dirname(folder), hidden=True)
     try:
         files.replace_file(os.path.join(new, journal_name), journal)
@@ -408,14 +408,14 @@ def _create_folder(folder: str, journal_name: str, journal: bytes) -> None:
 
 
 def _remove_folder(folder: str, litter: Sequence[str], journal: str = "") -> bool:
-    """Remove a folder that we made, journal and all, unless somebody put something there: then it is theirs."""
+    """Remove a folder that we made, including the journal, unless somebody else put something into it."""
     name = os.path.basename(journal)
     try:
         if not set(os.listdir(folder)) <= {*litter, name}:
             return False
         for one in litter:
             _remove(os.path.join(folder, one))
-        # Under a name that is swept up later, for a host that is killed in the middle must not leave an empty folder.
+        # Renamed first to a name that is swept up later, so that a host killed here leaves no empty folder.
         doomed = files.new_folder(os.path.dirname(folder), hidden=True)
     except OSError as error:
         logger.debug("%s stays: %s", folder, error)
@@ -429,7 +429,7 @@ def _remove_folder(folder: str, litter: Sequence[str], journal: str = "") -> boo
     try:
         os.rmdir(doomed)
     except OSError:
-        os.rename(doomed, folder)  # Somebody has put something there this very moment.
+        os.rename(doomed, folder)  # Somebody has put something there just now.
     return not os.path.lexists(journal or folder)
 
 
@@ -455,7 +455,7 @@ def _try_lock(fd: int) -> bool:
 
 
 def _unlock(fd: int) -> None:
-    """Not by closing alone: a copy of the host that was forked meanwhile has the same lock."""
+    """Closing is not enough: a forked copy of the host has the same lock."""
     if os.name == "posix":
         fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)

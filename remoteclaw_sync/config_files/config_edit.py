@@ -1,7 +1,7 @@
-"""Adding server entries to the text of a config file, so that they can be taken out again.
+"""Adding server entries to the text of a config file, so that they can be removed again.
 
-The entries are put in as text where possible, which keeps the user's comments and layout; the result is parsed and
-compared with what it should say, and only if that fails is the file written anew from its values.
+If possible the entries are inserted as text, which keeps the user's comments and layout. The result is parsed and
+checked; only if that fails is the file rewritten from its values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ConfigError(ValueError):
 
 @attrs.frozen
 class Edit:
-    """The new text, and the piece in it that is ours ("" if it was written anew)."""
+    """The new text, and the piece in it that is ours ("" if it was rewritten)."""
 
     text: str
     inserted: str
@@ -36,7 +36,7 @@ class Edit:
 def add_entries(text: str, format: Format, key: str, entries: Entries, defaults: Entries | None = None) -> Edit:
     """Merge `entries` into the table `key`; an entry of the same name is replaced. Raises ConfigError.
 
-    `defaults` are values at the top level of a JSON config for which there is none yet.
+    `defaults` are added at the top level of a JSON config where the key is missing.
     """
     text = _with_defaults(text, defaults or {}, _parse(text, format, key))
     config = _parse(text, format, key)
@@ -51,7 +51,7 @@ def add_entries(text: str, format: Format, key: str, entries: Entries, defaults:
 
 
 def remove_entries(text: str, format: Format, key: str, entries: Entries, original: str | None, inserted: str) -> str:
-    """Undo `add_entries` in a text that somebody has changed since. What they changed stays, also in our entries."""
+    """Undo `add_entries` in a text that somebody has changed since. Their changes stay, even those in our entries."""
     if inserted and text.count(inserted) == 1:
         rest = text.replace(inserted, "")
         if _parses(rest, format, key):
@@ -90,7 +90,7 @@ def _load(text: str, format: Format) -> Any:
 
 
 def _position(error: Exception) -> str:
-    """Where it went wrong; a parser's own message may quote what stands there."""
+    """Where it went wrong. We do not use the parser's message, which may quote the file."""
     if isinstance(error, json.JSONDecodeError):
         return f"line {error.lineno} column {error.colno}"
     message = str(error)

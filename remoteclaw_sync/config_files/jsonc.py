@@ -1,4 +1,4 @@
-"""JSON as the CLIs accept it in their configs: with comments and trailing commas. Reading, and where things stand."""
+"""JSON as the CLIs accept it in their configs, with comments and trailing commas: reading it and finding positions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _without_extras(text: str) -> str:
 def object_start(text: str, path: tuple[str, ...]) -> int | None:
     """The offset just after the `{` of the object at that path of keys; None if there is no such object.
 
-    Of a repeated key the last counts, as for every JSON parser.
+    If a key is repeated, the last one counts, as in every JSON parser.
     """
     start: int | None = None
     depth = 0  # Of brackets inside the object that is looked at.

@@ -1,4 +1,4 @@
-"""A file for one run that only its owner can read, gone as soon as the CLI has read it."""
+"""A file for one run that only its owner can read, deleted as soon as the CLI has read it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from .. import files
 
 
 class Reading:
-    """Looks in a CLI's output for the words by which it has read its configuration."""
+    """Looks in a CLI's output for the text that shows it has read its configuration."""
 
     def __init__(self, words: bytes) -> None:
         self._words = words
         self._end_of_last = b""
 
     def seen_in(self, chunk: bytes) -> bool:
-        """Whether they have come, also if cut in two by the end of a chunk."""
+        """Whether the text has come, even if it was split between two chunks."""
         found = self._words in self._end_of_last + chunk
         self._end_of_last = chunk[-len(self._words) :]
         return found
@@ -31,8 +31,8 @@ class PrivateFile:
         return self._reading.seen_in(chunk)
 
     def give_back(self) -> None:
-        """Delete it; nothing happens the second time, or in a forked copy of the host."""
+        """Delete it. A second call does nothing, nor does one in a forked copy of the host."""
         files.remove(self.path)
 
     def forget_after_fork(self) -> None:
-        """It is the original's to delete."""
+        """In a forked copy: the file is the parent's to delete."""

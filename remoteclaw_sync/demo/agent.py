@@ -1,7 +1,7 @@
 """An agent CLI that needs no account: speaks Claude Code's stream-json, thinks, lists the folder it works in, answers.
 
-A program of its own (`python agent.py`), started as a real CLI is and knowing nothing of this package. It keeps no
-file: what it knows of an earlier turn is the session id.
+A separate program (`python agent.py`), started like a real CLI, that knows nothing about this package. It stores no
+files: all it knows about an earlier turn is the session id.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEFAULT_PACE = 0.03  # Seconds from word to word.
 FILES_NAMED = 4
 QUOTE_LENGTH = 60
 
-# What to ask for to see how a failure looks.
+# Words in a prompt that show what a failure looks like.
 FAIL = "demo:fail"
 HANG = "demo:hang"
 CRASH = "demo:crash"
@@ -137,7 +137,7 @@ class Agent:
         self.line("stream_event", event=event, parent_tool_use_id=None)
 
     def line(self, kind: str, **fields: Any) -> None:
-        # Bytes of its own: the terminal's encoding and newline habits are no part of the protocol.
+        # Written as bytes: the terminal's encoding and newlines are not part of the protocol.
         line = json.dumps({"type": kind, **fields, "session_id": self.session_id, "uuid": str(uuid.uuid4())})
         sys.stdout.buffer.write(line.encode() + b"\n")
         sys.stdout.buffer.flush()
@@ -172,7 +172,7 @@ def prompt_on_stdin(structured: bool) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Run as `claude -p` is; flags that mean nothing here are ignored."""
+    """Takes the arguments of `claude -p`; flags that mean nothing here are ignored."""
     if "--version" in arguments:
         print("0.0.0 (demo)")
         return 0

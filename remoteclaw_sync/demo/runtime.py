@@ -1,4 +1,4 @@
-"""The demo agent as a runtime: what it is like to run one, without an account, a CLI or a network."""
+"""The demo agent as a runtime, to try the package without an account, a CLI or a network."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class DemoOptions(CliOptions, total=False):
 
 
 class DemoRuntime(ClaudeCliRuntime):
-    """Runs the agent that comes with this package, which speaks as Claude Code does.
+    """Runs the agent that comes with this package, which prints what Claude Code would.
 
     Args:
-        command: another program that takes and says the same.
-        pace: seconds from word to word (None: the agent's own); 0 for tests.
+        command: another program with the same input and output.
+        pace: seconds between words (None: the agent's own); 0 for tests.
         options: those of `ClaudeCliRuntime`.
     """
 

@@ -5,10 +5,11 @@ A dialect has no thread, no clock and no process. Tests and recordings feed it a
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, get_args
 
 from .. import errors
 from ..types import AgentErrorEvent, AgentEvent
@@ -19,6 +20,14 @@ from .outcome import Closing, Ended, RunOutcome
 logger = logging.getLogger(__name__)
 
 Extracted = AgentEvent | Iterable[AgentEvent] | None  # What a hook makes of a line.
+Found = AgentEvent | Sequence[AgentEvent]  # The same, checked: one event, which is the usual case, or any number.
+NOTHING: Sequence[AgentEvent] = ()
+EVENT_CLASSES = frozenset(get_args(AgentEvent))
+
+
+def each_of(found: Found) -> Sequence[AgentEvent]:
+    """The events, whether there is one or any number."""
+    return (found,) if isinstance(found, AgentEvent) else found
 
 
 class Dialect:
@@ -40,7 +49,6 @@ class Dialect:
     def __init__(self) -> None:
         self.outcome = RunOutcome()
         self.learn: Callable[[Mapping[str, Any]], None] | None = None  # Has a recording keep further facts.
-        self._fast = fast_parser()
 
     @property
     def owner(self) -> str:
@@ -51,24 +59,26 @@ class Dialect:
 
     def events(self, block: bytes) -> list[AgentEvent]:
         """What these lines mean."""
-        return [event for item in self.parse(block) for event in self.events_of(item)]
+        return [event for item in self.parser()(block) for event in each_of(self.read(item))]
 
-    def parse(self, block: bytes) -> list[Any]:
-        """An item for each of these whole lines. Knows nothing of the run."""
-        return parse_block(block, self._fast)
+    def parser(self) -> Callable[[bytes], list[Any]]:
+        """Makes an item of each of these whole lines. Knows nothing of the run."""
+        return functools.partial(parse_block, fast=fast_parser())
 
-    def events_of(self, item: Any) -> Sequence[AgentEvent]:
+    def read(self, item: Any) -> Found:
         """What an item means. A hook's mistake is an event too, because the run goes on."""
+        handler = None
+        if type(item) is dict and type(kind := item.get("type")) is str:
+            handler = self._by_type.get(kind)
         try:
-            if type(item) is dict and type(kind := item.get("type")) is str and kind in self._by_type:
-                extracted = self._by_type[kind](self, item)
-            else:
-                extracted = self._read_odd(item)
+            extracted = self._read_odd(item) if handler is None else handler(self, item)
         except Exception as error:  # noqa: BLE001 - whatever a hook raises
-            return (hook_failure(self.owner, error),)
+            return hook_failure(self.owner, error)
+        if type(extracted) in EVENT_CLASSES:
+            return extracted  # type: ignore[return-value] # The type checker cannot see it.
         if extracted is None:
-            return ()
-        return (extracted,) if isinstance(extracted, AgentEvent) else _each_of(self.owner, extracted)
+            return NOTHING
+        return extracted if isinstance(extracted, AgentEvent) else _checked(self.owner, extracted)
 
     def extract(self, line: str) -> Extracted:
         """What one line means."""
@@ -145,8 +155,8 @@ class HookDialect(Dialect):
     def owner(self) -> str:
         return type(self._hooks).__name__
 
-    def parse(self, block: bytes) -> list[Any]:
-        return block.split(b"\n")
+    def parser(self) -> Callable[[bytes], list[Any]]:
+        return lambda block: block.split(b"\n")
 
     def _read_odd(self, item: bytes) -> Extracted:
         line = decode(item)
@@ -180,7 +190,7 @@ class HookDialect(Dialect):
         return self._hooks.at_exit(ended)
 
 
-def _each_of(owner: str, extracted: Iterable[AgentEvent]) -> list[AgentEvent]:
+def _checked(owner: str, extracted: Iterable[AgentEvent]) -> list[AgentEvent]:
     """One by one: those that come before an exception are kept."""
     events: list[AgentEvent] = []
     try:

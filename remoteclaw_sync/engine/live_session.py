@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -21,6 +21,7 @@ from ..process.launch import Limits, Phase, SpawnFailure, UnreadInputError
 from ..types import AgentErrorEvent, AgentExecuteParams, Allow, Deny, PermissionMode, PermissionRequest
 from .agent import Agent
 from .approval import FAILED, what_is_remembered
+from .dialect import each_of
 from .live_dialect import LiveDialect
 from .outcome import Closing
 from .reader import Reader
@@ -268,7 +269,10 @@ class LiveSession(Session):
         warnings, self._warnings = self._warnings, []
         return warnings
 
-    def next_items(self) -> Iterator[Any] | None:
+    def listener(self) -> Callable[[], Iterator[Any] | None]:
+        return self._next_items
+
+    def _next_items(self) -> Iterator[Any] | None:
         self._say()
         if self._latch.reason is not None:
             return None
@@ -325,7 +329,7 @@ class LiveSession(Session):
         return items is not None
 
     def _take(self, item: Any) -> None:
-        for event in self.dialect.events_of(item):
+        for event in each_of(self.dialect.read(item)):
             if isinstance(event, AgentErrorEvent) and event.code in errors.SURVIVABLE:
                 self._warnings.append(event)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -64,9 +64,9 @@ class Session:
         """Have the agent begin with the turn."""
         self.transport.start()
 
-    def next_items(self) -> Iterator[Any] | None:
-        """What the agent has said next; None when the turn is over. Blocks."""
-        return self.reader.next_items()
+    def listener(self) -> Callable[[], Iterator[Any] | None]:
+        """Gives what the agent has said next; None when the turn is over. Blocks."""
+        return self.reader.next_items
 
     def last_word(self, said: bool) -> None:
         """The agent has said its last word on the turn (or has not, after all)."""

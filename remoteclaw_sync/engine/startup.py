@@ -14,7 +14,6 @@ from ..process.program import needed
 from ..types import AgentErrorEvent, AgentExecuteParams
 from ..versions import what_is_needed
 
-PREAMBLE_BYTES = 65_536
 NO_SUCH_PROGRAM = 127  # What shells and `env` exit with.
 # "env: 'node': No such file or directory", "env: can't execute 'node': ...", "sh: 1: exec: node: not found".
 MISSING_PROGRAM = re.compile(
@@ -22,30 +21,6 @@ MISSING_PROGRAM = re.compile(
 )
 # Kinds of failure that an old CLI may be the cause of. It is not of a refused login or an unknown session.
 MAY_BE_AGE = frozenset({"config", "crash", "incomplete", "unknown"})
-
-
-class Preamble:
-    """What a CLI prints on the stream of events before the first of them: some put their help there."""
-
-    def __init__(self) -> None:
-        self.is_over = False
-        self._words: list[bytes] = []
-        self._size = 0
-
-    def push(self, block: bytes) -> None:
-        """Take these whole lines, up to the first event."""
-        for line in block.split(b"\n"):
-            if line.lstrip().startswith(b"{"):
-                self.is_over = True
-                self._words.clear()
-                return
-            if self._size < PREAMBLE_BYTES:
-                self._words.append(line[:PREAMBLE_BYTES])
-                self._size += len(line)
-
-    def text(self) -> str:
-        """The words; none once there was an event."""
-        return b"\n".join(self._words).decode(errors="replace").strip()
 
 
 def missing_program(program: str, exit_code: int | None, said: str) -> AgentErrorEvent | None:

@@ -34,7 +34,7 @@ from ..types import (
     PermissionRequest,
 )
 from .approval import decide
-from .dialect import hook_failure
+from .dialect import NOTHING, each_of, hook_failure
 from .outcome import Closing, RunOutcome
 from .session import Session
 from .transport import Transport
@@ -143,26 +143,31 @@ class Turn:
             transport = session.open(self._due())
             try:
                 self._attach(transport)
-                ending, next_items, events_of = session.ending, session.next_items, session.dialect.events_of
+                ending, next_items = session.ending, session.listener()
+                dialect, framer = session.dialect, session.reader.framer
+                read = dialect.read
                 append_text, note = self._text_parts.append, self._note
                 session.start()  # After all else: from here on two threads want the interpreter.
                 for warning in session.said_meanwhile():
                     yield self._error(warning)
                 while (items := next_items()) is not None:
                     for item in items:
-                        for event in events_of(item):
-                            if type(event) is AgentTextEvent and type(event.text) is str:  # By far the most.
-                                append_text(event.text)
-                                yield event
-                            elif (noted := note(event)) is not None:
-                                yield noted
-                                if type(noted) is AgentPermissionEvent and not ending.backlog_unwanted:
-                                    self._decide(noted.request)
-                            if ending.backlog_unwanted:
-                                break
-                        else:
-                            continue
-                        break
+                        found = read(item)
+                        if type(found) is AgentTextEvent and type(found.text) is str:  # By far the most.
+                            append_text(found.text)
+                            yield found
+                        elif found is not NOTHING:
+                            for event in each_of(found):
+                                if (noted := note(event)) is not None:
+                                    yield noted
+                                    if type(noted) is AgentPermissionEvent and not ending.backlog_unwanted:
+                                        self._decide(noted.request)
+                                if ending.backlog_unwanted:
+                                    break
+                        if ending.backlog_unwanted:
+                            break
+                    if dialect.outcome.terminal is None and not self._exit_expected and not framer.lines_skipped:
+                        continue
                     if (skipped := self._after_chunk()) is not None:
                         yield skipped
                 session.close()

@@ -17,6 +17,8 @@ from .outcome import RunOutcome
 
 STDERR_IN_MESSAGE = 2_000  # Characters of the stderr tail that an error message quotes.
 
+WAS_ABORTED = "the run was aborted"
+
 SPAWN_SUBTYPES: dict[str, ErrorSubtype] = {
     errors.CLI_NOT_FOUND: "cli_missing",
     errors.CLI_NOT_EXECUTABLE: "cli_missing",
@@ -64,7 +66,7 @@ def judge(evidence: Evidence) -> Verdict:
         return Verdict(AgentErrorEvent(message, code), SPAWN_SUBTYPES.get(code, otherwise))
     reason = evidence.end_reason
     if reason is EndReason.ABORTED:
-        return Verdict(AgentErrorEvent("the run was aborted", errors.ABORTED), "aborted")
+        return Verdict(AgentErrorEvent(WAS_ABORTED, errors.ABORTED), "aborted")
     if reason is EndReason.CLOSED:
         return Verdict(None, "aborted")
     if evidence.outcome.terminal is None or not evidence.finished_in_time:

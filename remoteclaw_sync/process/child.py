@@ -22,7 +22,7 @@ from .. import errors
 from . import live_children as registry
 from .abort_listener import AbortListener
 from .backend import Backend, NewBackend, Unborn
-from .clocks import FOREVER, Clock, PhaseClocks
+from .clocks import FOREVER, Clock, PhaseClocks, TimerFactory, Watchdog
 from .ending import EndLatch, EndReason
 from .greenlets import may_wait
 from .launch import (
@@ -59,7 +59,11 @@ SIGNAL_PATIENCE = 0.1
 # Nor does an exception that is raised into another thread (Dramatiq's time limit) arrive while that waits for a lock.
 EXCEPTION_PATIENCE = 1.0
 LONGEST_SLEEP = 86_400.0  # poll() takes no more than 24 days.
-GUARD_DELAY = 0.003  # A guard process costs a millisecond of CPU: a run that is over sooner goes without.
+# A guard process costs a millisecond of CPU: a run that is over sooner goes without. Once the CLI has said something,
+# the guard hardly waits any longer.
+GUARD_DELAY = 0.003
+GUARD_DELAY_AFTER_WORDS = 0.0005
+WATCHDOG_DELAY = 2.0  # Seconds: the watchdog is a thread, and a short run goes without.
 LONGEST_WORD = 64  # Bytes: what tells a tool call may be cut by the end of a chunk.
 
 
@@ -70,11 +74,16 @@ class ChildProcess:
     Args:
         setup: what makes the child's Launch, in the supervisor's thread; or the Launch.
         backend: what spawns it, moves its bytes and ends it.
-        clock: seconds that only go forward. All waiting is done by the backend, so tests can have time in their hands.
+        clock: seconds that only go forward.
+        timer_factory: makes the watchdog's timers. None: only the backend waits, so tests can control time.
     """
 
     def __init__(
-        self, setup: Setup | Launch, backend: NewBackend = PlatformBackend, clock: Clock = time.monotonic
+        self,
+        setup: Setup | Launch,
+        backend: NewBackend = PlatformBackend,
+        clock: Clock = time.monotonic,
+        timer_factory: TimerFactory | None = threading.Timer,
     ) -> None:
         self._setup: Setup = Ready(setup) if isinstance(setup, Launch) else setup
         self._new_backend = backend
@@ -107,6 +116,8 @@ class ChildProcess:
         self._listener: AbortListener | None = None
         self._clock = clock
         self._clocks = PhaseClocks(clock)
+        self._watchdog = None if timer_factory is None else Watchdog(self._wake, timer_factory)
+        self._watchdog_from = FOREVER
         self._exit_expected_at: float | None = None
         self._last_word_at: float | None = None
         self._life_in_events = LifeSigns(0)  # With the bounds of the launch from `prepare` on.
@@ -159,7 +170,7 @@ class ChildProcess:
         return chunk
 
     def _wait_for_chunk(self, timeout: float | None) -> None:
-        in_main_thread = threading.current_thread() is threading.main_thread()
+        in_main_thread = threading.get_ident() == threading.main_thread().ident
         patience = SIGNAL_PATIENCE if in_main_thread else EXCEPTION_PATIENCE
         until = None if timeout is None else self._clock() + timeout
         while not self._chunks:
@@ -170,8 +181,7 @@ class ChildProcess:
                 patience = min(patience, left)
             self._arrived.acquire(timeout=patience)
 
-    def _hand_over(self, chunk: bytes | None) -> None:
-        self._chunks.append(chunk)
+    def _wake_consumer(self) -> None:
         try:
             self._arrived.release()
         except RuntimeError:
@@ -360,7 +370,8 @@ class ChildProcess:
             registry.discard(self)
             self._finished.set()
             # Last: when the consumer has it, this thread is as good as gone, and close() need not wait for it.
-            self._hand_over(None)
+            self._chunks.append(None)
+            self._wake_consumer()
 
     def _prepare(self) -> bool:
         """Whether there is now a child to spawn."""
@@ -383,6 +394,8 @@ class ChildProcess:
         return True
 
     def _clean_up(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
         if self._listener is not None:
             self._listener.detach()  # Here too: the consumer may have been interrupted before it came to that.
         self._outbox.clear()
@@ -403,6 +416,7 @@ class ChildProcess:
         backend.spawn()
         now = self._clocks.last_life = clock()
         self._guard_at = now + GUARD_DELAY
+        self._watchdog_from = now + WATCHDOG_DELAY
         due: float | None = FOREVER
         while not backend.exited:
             # What a chunk needs is done when it is read; only the rest needs a look around.
@@ -412,10 +426,24 @@ class ChildProcess:
                 due = self._look_around(now)
                 if due is None:
                     return
-                self._next_look_at = due
+                self._next_look_at = self._without_watchdog(due, now)
             due = self._next_look_at
+            if self._chunks:
+                if self._guard_at != FOREVER:
+                    self._guard_at = min(self._guard_at, now + GUARD_DELAY_AFTER_WORDS)
+                    self._next_look_at = due = min(due, self._guard_at)
+                # As late as this: until the supervisor lets go of the interpreter, the consumer could only wait for it.
+                self._wake_consumer()
             backend.wait(None if due == FOREVER else min(max(due - now, 0.0), LONGEST_SLEEP))
             now = clock()
+
+    def _without_watchdog(self, due: float, now: float) -> float:
+        """Until when the supervisor itself has to sleep at the most. What is further off, the watchdog takes over."""
+        if self._watchdog is None or due == FOREVER or due - now < WATCHDOG_DELAY:
+            return due
+        if now < self._watchdog_from:
+            return self._watchdog_from
+        return FOREVER if self._watchdog.set(due, now) else due
 
     def _look_around(self, now: float) -> float | None:
         """Do what is due; says when to look again. None: this child cannot be ended."""
@@ -505,14 +533,13 @@ class ChildProcess:
         self._bytes_in += len(chunk)
         if self._observer is not None:
             self._observer.said(chunk)  # First: what the consumer has heard is on record if the host dies of it.
-        self._hand_over(chunk)
-        if self._pending() >= self._max_pending:
+        self._chunks.append(chunk)
+        if self._bytes_in - self._bytes_out >= self._max_pending:
             self._must_look = True
         # Here and not in the consumer, which may not come back for a long time.
-        for loan in self._loans:
-            if loan.is_over(chunk):
-                self._give_back()
-                break
+        if self._loans and any(loan.is_over(chunk) for loan in self._loans):
+            self._wake_consumer()
+            self._give_back()
 
     def _give_back(self) -> None:
         loans, self._loans = self._loans, ()
@@ -530,8 +557,9 @@ class ChildProcess:
     def _end_without_child(self, failure: SpawnFailure) -> None:
         self.failure = failure
         registry.discard(self)
-        self._hand_over(None)
         self._finished.set()
+        self._chunks.append(None)
+        self._wake_consumer()
 
 
 def _locked() -> threading.Lock:

@@ -1,11 +1,12 @@
 """The clocks of a child: how long it may be silent, and how long its phase may take.
 
-They have no thread and no timer. The supervisor sleeps until the time that `look` gave it; a sign of life in between
-only moves a time stamp.
+`PhaseClocks` have no thread and no timer: a sign of life only moves a time stamp. `Watchdog` is the timer that has the
+supervisor look at them.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import attrs
@@ -14,7 +15,9 @@ from .ending import EndReason
 from .launch import Limits, Phase
 
 Clock = Callable[[], float]
+TimerFactory = Callable[[float, Callable[[], None]], threading.Timer]
 FOREVER = float("inf")
+LONGEST_TIMER = 86_400.0  # threading.Timer takes what a C timestamp takes; a look once a day costs nothing.
 
 
 @attrs.frozen
@@ -22,6 +25,41 @@ class _Current:
     phase: Phase
     limits: Limits
     began_at: float
+
+
+class Watchdog:
+    """One lazy `threading.Timer`: it rings when a clock may have run out, and not before each sign of life is seen.
+
+    A Timer per line would cost 260-520 µs a line. For the supervisor alone; `cancel` too.
+    """
+
+    def __init__(self, ring: Callable[[], None], timer_factory: TimerFactory = threading.Timer) -> None:
+        self._ring = ring
+        self._timer_factory = timer_factory
+        self._timer: threading.Timer | None = None
+        self._due = FOREVER  # When it will ring.
+
+    def set(self, due: float, now: float) -> bool:
+        """Have it ring at that time at the latest. If it rings sooner, it is to be set again. False if it cannot."""
+        if self._due <= due and self._due > now:
+            return True
+        self.cancel()
+        timer = self._timer_factory(min(due - now, LONGEST_TIMER), self._ring)
+        timer.daemon = True
+        timer.name = "remoteclaw-watchdog"
+        try:
+            timer.start()
+        except RuntimeError:
+            return False  # No thread can be started, for example because the interpreter is shutting down.
+        self._timer, self._due = timer, min(due, now + LONGEST_TIMER)
+        return True
+
+    def cancel(self) -> None:
+        """It does not ring any more. Waits until its thread is gone."""
+        timer, self._timer, self._due = self._timer, None, FOREVER
+        if timer is not None:
+            timer.cancel()
+            timer.join(timeout=1.0)
 
 
 class PhaseClocks:

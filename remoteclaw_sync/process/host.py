@@ -6,9 +6,11 @@ after the next boot.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import zlib
+from collections.abc import Callable
 
 NOT_KNOWN = "0"  # As a start time: there is no /proc that tells it.
 
@@ -83,3 +85,23 @@ def _place_of(pid: int) -> str:
     except OSError:
         pass
     return f"{zlib.crc32(' '.join(facts).encode(errors='replace')):08x}"
+
+
+# --- forked copies ------------------------------------------------------------------------------------------------
+
+_forgetters: list[Callable[[], None]] = []
+
+
+def after_fork(forget: Callable[[], None]) -> None:
+    """Have this called in every forked copy of this process: threads, locks and children there are the original's."""
+    _forgetters.append(forget)
+
+
+def _in_forked_copy() -> None:
+    with contextlib.ExitStack() as stack:  # All of them, also after one that fails.
+        for forget in reversed(_forgetters):
+            stack.callback(forget)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_forked_copy)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import threading
 from collections.abc import Iterator
 from typing import Protocol
+
+from .host import after_fork
 
 
 class Closable(Protocol):
@@ -20,6 +21,7 @@ class Closable(Protocol):
 
 _live: set[Closable] = set()
 _lock = threading.RLock()
+leaders: set[int] = set()  # The numbers of their CLIs, each ended and reaped by its own supervisor.
 _spawning: set[int] = set()  # The threads, or greenlets, that are starting a process at this moment.
 
 
@@ -64,10 +66,10 @@ def _forget_all() -> None:
     _lock = threading.RLock()  # May have been held by a thread that does not exist here.
     children = list(_live)
     _live.clear()
+    leaders.clear()
     for child in children:
         child.forget_after_fork()
 
 
 atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+after_fork(_forget_all)

@@ -1,4 +1,4 @@
-"""Everything that only POSIX has: pipes that can be polled, process groups, the guard process.
+"""Everything that only POSIX has: pipes that can be polled, process groups, signals.
 
 One `PosixBackend` belongs to one supervisor thread (see child.py), which is the only one to call it; `wake()`
 alone may come from anywhere.
@@ -18,37 +18,20 @@ from collections import deque
 from typing import Any
 
 from .. import errors
+from . import sweep
 from .greenlets import check_host, new_poll, popen, threads_are_greenlets
+from .guard import guard
 from .launch import Launch, Sink, SpawnError
-from .live_children import spawning
-from .native import native, native_arguments, native_environment
+from .live_children import leaders, spawning
+from .native import native, native_arguments, native_environment, write_to_pipe
 from .spawn_errors import explain_spawn_failure
 from .sweep import CAN_SWEEP, KILL_SECONDS, Grip, end_leftovers, stat_of, wait_until_gone
-from .tag import new_tag, tagging, take_tag_off
+from .tag import new_tag, tagging
 
 logger = logging.getLogger(__name__)
 
 READ_SIZE = 65_536  # What a pipe gives at most by default; larger buffers cost more to allocate than they save.
 PIPE_SIZE = 1_048_576  # The largest an ordinary user may ask for. CLIs exit without flushing a full pipe.
-GUARD_SHELL = "/bin/sh"
-
-# Its stdin is a pipe that only the host holds and nobody writes to: at its end the host is dead.
-# $1 is the session (and group) of the child, $2 the marker variable, $3 the tag; survivors are known as in sweep.py.
-GUARD_SCRIPT = """
-session=$1 marker=$2 tag=$3
-read -r _
-kill -s TERM -- "-$session" 2>/dev/null
-sleep 2
-kill -s KILL -- "-$session" 2>/dev/null
-for folder in /proc/[0-9]*; do
-  { read -r status < "$folder/stat"; } 2>/dev/null || continue
-  set -- ${status##*) }
-  if [ "$4" = "$session" ] || grep -qs "^Max file locks  *$tag " "$folder/limits" ||
-    grep -qsa "$marker=" "$folder/environ"; then
-    kill -s KILL "${folder#/proc/}" 2>/dev/null
-  fi
-done
-"""
 
 
 class PosixBackend:
@@ -66,8 +49,7 @@ class PosixBackend:
         self._stdin = self._events_fd = self._diagnostics_fd = self._pidfd = -1
         self._reading = False
         self._tag = new_tag()
-        self._guard: subprocess.Popen[bytes] | None = None
-        self._guard_in = -1
+        self._guarded = ""  # How the guard knows this child.
         self._wake_lock = threading.RLock()  # Re-entered when the GC closes a run inside wake().
         self._wake_in = self._wake_out = -1
         self._process: subprocess.Popen[bytes] | None = None
@@ -107,6 +89,7 @@ class PosixBackend:
                 start_new_session=True,
             )
         self._process, self.pid = process, process.pid
+        leaders.add(process.pid)
         for fd in (stdin_out, stdout_in, stderr_in):
             self._close(fd)
         self._stdin = stdin_in
@@ -160,26 +143,9 @@ class PosixBackend:
         self.wake()
 
     def start_guard(self) -> None:
-        """Start the process that ends the child's tree when this host dies without a word (SIGKILL)."""
-        if not os.path.exists(GUARD_SHELL):
-            return
-        try:
-            guard_out, self._guard_in = self._pipe()
-            marks = (str(self.pid), self._launch.marker, str(self._tag))
-            with spawning():
-                self._guard = popen()(
-                    [GUARD_SHELL, "-c", GUARD_SCRIPT, "remoteclaw-guard", *marks],
-                    stdin=guard_out,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    env={"PATH": os.environ.get("PATH", os.defpath)},
-                    cwd="/",
-                    start_new_session=True,
-                )
-            take_tag_off(self._guard.pid)
-            self._close(guard_out)
-        except (OSError, RuntimeError) as error:  # RuntimeError: the interpreter is shutting down.
-            logger.warning("no guard process for child %s: %s", self.pid, error)
+        """Have the child's tree ended if this host dies without a word (SIGKILL)."""
+        self._guarded = f"{self.pid}:{self._launch.marker}:{self._tag}"
+        guard.watch(self._guarded)
 
     # --- while it runs ------------------------------------------------------------------------------------
 
@@ -223,8 +189,7 @@ class PosixBackend:
             self._poll.register(self._events_fd, select.POLLIN)
 
     def _read_events(self) -> None:
-        chunk = _read(self._events_fd)
-        if chunk:
+        if chunk := _read(self._events_fd):
             self._events(chunk)
         elif chunk is not None:
             self.pause_reading()
@@ -264,7 +229,7 @@ class PosixBackend:
 
     def _write_first(self) -> None:
         piece = self._unsent[0]
-        written = _write(self._stdin, piece)
+        written = write_to_pipe(self._stdin, piece)
         self.unsent_bytes -= written
         if written == len(piece):
             self._unsent.popleft()
@@ -305,16 +270,21 @@ class PosixBackend:
         if self.pid is None:
             self._release()
             return None
-        self._dismiss_guard()
-        if not self.exited:  # Killed a moment ago, or cannot be.
-            self._wait_for_end()
-        self._end_leftovers()
+        try:
+            if not self.exited:  # Killed a moment ago, or cannot be.
+                self._wait_for_end()
+            self._end_leftovers()
+        finally:
+            # Not before, and not after the child is reaped: then its number may be another's.
+            dismissed = guard.release(self._guarded) if self._guarded else None
+            leaders.discard(self.pid)
         if drain and not self.events_ended:
             _drain(self._events_fd, self._events)
         _drain(self._diagnostics_fd, self._diagnostics)
         exit_code = self._reap()
-        self._reap_guard()
         self._release()
+        if dismissed is not None:
+            dismissed.wait()
         return exit_code
 
     def _wait_for_end(self) -> None:
@@ -363,15 +333,6 @@ class PosixBackend:
             logger.error("child %s does not end, not even by SIGKILL", self.pid)
             return None
 
-    def _dismiss_guard(self) -> None:
-        # Killed rather than told: it is dead by the time that the rest of the clean-up is done.
-        if self._guard is not None:
-            self._guard.kill()
-
-    def _reap_guard(self) -> None:
-        if self._guard is not None:
-            self._guard.wait()
-
     def _release(self) -> None:
         with self._wake_lock:
             wake_in, self._wake_in = self._wake_in, -1
@@ -388,6 +349,8 @@ class PosixBackend:
         """In a forked copy of the host: let go of the pipes, so that the original's end is still noticed."""
         self._forgotten = True  # For a supervisor that is a greenlet: it goes on in the copy.
         self._wake_in = -1
+        guard.forget_after_fork()
+        sweep.forget_after_fork()
         for fd in tuple(self._fds):
             self._close(fd)
 
@@ -408,16 +371,3 @@ def _drain(fd: int, sink: Sink) -> None:
     while left > 0 and (chunk := _read(fd)):
         sink(chunk)
         left -= len(chunk)
-
-
-def _write(fd: int, data: bytes | memoryview) -> int:
-    """os.write() that a host which has restored the default SIGPIPE survives (EPIPE instead)."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
-    try:
-        return os.write(fd, data)
-    except BrokenPipeError:
-        if signal.SIGPIPE in signal.sigpending():
-            signal.sigwait({signal.SIGPIPE})  # Takes it away before it is let through.
-        raise
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

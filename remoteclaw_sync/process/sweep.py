@@ -6,12 +6,15 @@ import logging
 import os
 import select
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
 
 import attrs
 
 from .greenlets import new_poll
+from .live_children import leaders
 from .tag import tag_of
 
 logger = logging.getLogger(__name__)
@@ -41,17 +44,7 @@ class Marks:
 
     def are_on(self, pid: int) -> bool:
         """Whether this process, dead or alive, is of the run."""
-        if pid in (os.getpid(), self.session):
-            return False
-        try:
-            session = os.getsid(pid)
-            if session == KERNEL_SESSION:
-                return False
-            if session == self.session or (self.tag is not None and tag_of(pid) == self.tag):
-                return True
-            return f"{self.marker}=".encode() in _content(f"/proc/{pid}/environ")
-        except OSError:
-            return False  # Gone meanwhile, or another user's.
+        return _Look([self]).run_of(pid) is not None
 
 
 @attrs.frozen
@@ -118,11 +111,74 @@ def stat_of(pid: int) -> Stat | None:
         return None
 
 
-def find_leftovers(marks: Marks) -> Iterator[tuple[int, Stat]]:
-    """The processes of that run, the dead ones that nobody has reaped included."""
+class _Look:
+    """A look at processes, for any number of runs of this host."""
+
+    def __init__(self, runs: Iterable[Marks]) -> None:
+        self._by_session = {marks.session: marks for marks in runs}
+        self._by_tag: dict[int | None, Marks] = {marks.tag: marks for marks in runs if marks.tag is not None}
+        self._by_marker = {f"{marks.marker}=".encode(): marks for marks in runs}
+        self._exempt = {os.getpid(), *self._by_session, *leaders}
+
+    def run_of(self, pid: int) -> Marks | None:
+        """The run that this process, dead or alive, belongs to."""
+        if pid in self._exempt:
+            return None
+        try:
+            session = os.getsid(pid)
+            if session == KERNEL_SESSION:
+                return None
+            found = self._by_session.get(session) or self._by_tag.get(tag_of(pid))
+            return found or self._marked(_content(f"/proc/{pid}/environ"))
+        except OSError:
+            return None  # Gone meanwhile, or another user's.
+
+    def _marked(self, environment: bytes) -> Marks | None:
+        return next((marks for marker, marks in self._by_marker.items() if marker in environment), None)
+
+
+class _Search:
+    """One run's wish to know what is left of it."""
+
+    def __init__(self, marks: Marks) -> None:
+        self.marks = marks
+        self.found: list[tuple[int, Stat]] | None = None  # Not yet looked for.
+
+
+_waiting: deque[_Search] = deque()
+_looking = threading.Lock()
+
+
+def find_leftovers(marks: Marks) -> list[tuple[int, Stat]]:
+    """The processes of that run, the dead ones that nobody has reaped included.
+
+    A look at every process takes milliseconds. When many runs end at once, one look serves all that were waiting when
+    it began.
+    """
+    search = _Search(marks)
+    _waiting.append(search)
+    with _looking:
+        if search.found is None:
+            searches = {search, *(_waiting.popleft() for _ in range(len(_waiting)))}
+            _look_for(searches)
+    return search.found or []
+
+
+def _look_for(searches: Collection[_Search]) -> None:
+    found: dict[Marks, list[tuple[int, Stat]]] = {search.marks: [] for search in searches}
+    look = _Look(found)
     for name in os.listdir("/proc"):
-        if name.isdigit() and marks.are_on(pid := int(name)) and (stat := stat_of(pid)) is not None:
-            yield pid, stat
+        if name.isdigit() and (marks := look.run_of(pid := int(name))) and (stat := stat_of(pid)) is not None:
+            found[marks].append((pid, stat))
+    for search in searches:
+        search.found = found[search.marks]
+
+
+def forget_after_fork() -> None:
+    """In a forked copy of the host: whoever was looking is not there."""
+    global _looking
+    _looking = threading.Lock()
+    _waiting.clear()
 
 
 def end_leftovers(session: int, marker: str, tag: int | None = None) -> None:
@@ -190,9 +246,9 @@ def _content(path: str) -> bytes:
     """What is in a file of /proc."""
     fd = os.open(path, os.O_RDONLY)
     try:
-        parts = []
-        while part := os.read(fd, READ_SIZE):
-            parts.append(part)
+        parts = [os.read(fd, READ_SIZE)]
+        while len(parts[-1]) == READ_SIZE:
+            parts.append(os.read(fd, READ_SIZE))
         return b"".join(parts)
     finally:
         os.close(fd)

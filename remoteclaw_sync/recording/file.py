@@ -1,4 +1,4 @@
-"""The file that a recording is written to: always one of our own, never what somebody else has put in its place."""
+"""The file that a recording is written to: always a file of our own, never one that somebody else put in its place."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import stat
 import tempfile
 import time
 
-# Devices that only swallow what is written to them: null, zero, full. All others are refused: one may be a disk.
+# Devices that discard what is written to them: null, zero, full. All others are refused: one may be a disk.
 HARMLESS_DEVICES = frozenset({(1, 3), (1, 5), (1, 7)})
 MOST_LINKS = 40  # As the kernel has it.
-# Names a folder, or a link itself, without reading it; only Linux has it.
+# Opens a folder, or a link itself, without reading it; Linux only.
 O_PATH = getattr(os, "O_PATH", os.O_RDONLY)
 HAS_PATH_FDS = hasattr(os, "O_PATH")
 
 
 def create(path: str, prefix: str) -> int:
-    """A descriptor for the recording of one run, of mode 0600. A folder gets a new file; a file is replaced, so that of
-    two runs that record to one path the one that started last has the name. Never blocks on a FIFO.
+    """A descriptor for the recording of one run, of mode 0600. In a folder a new file is made; an existing file is
+    replaced, so if two runs record to one path, the one that started last has the name. Never blocks on a FIFO.
 
-    Raises OSError with words that say what is wrong.
+    Raises OSError with a message that says what is wrong.
     """
     if not hasattr(os, "geteuid") or os.open not in os.supports_dir_fd:
         return _create_by_name(path, prefix)
@@ -39,19 +39,19 @@ def create(path: str, prefix: str) -> int:
 
 
 def check_links(path: str) -> None:
-    """Raise PermissionError if the way to a file leads over a link that another user may have put there."""
+    """Raise PermissionError if the path to a file goes through a link that another user may have put there."""
     if not hasattr(os, "geteuid") or os.open not in os.supports_dir_fd:
         return
     try:
         os.close(_walk(path)[0])
     except FileNotFoundError:
-        pass  # What is not there yet is no link.
+        pass  # It does not exist yet, so it is not a link.
 
 
 def _walk(path: str) -> tuple[int, str | None]:
-    """The folder of the file, opened, and its name in it; None if the path is a folder's.
+    """The file's folder, opened, and the file's name in it; None if the path names a folder.
 
-    Every step is taken by us and from an open folder: nobody can put a link in the way while we look.
+    We take every step ourselves and from an open folder, so nobody can put a link in the way meanwhile.
     """
     folder = os.open("/" if os.path.isabs(path) else ".", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     steps = _steps(path)
@@ -98,7 +98,7 @@ def _look(folder: int, name: str) -> os.stat_result | None:
 
 
 def _read_link(folder: int, name: str, *, is_last: bool) -> str:
-    """Where a link leads, if it is to be trusted: in /tmp everybody can put one, to a file of ours."""
+    """Where a link leads, if it can be trusted: in /tmp anybody can create one that points to a file of ours."""
     if not HAS_PATH_FDS:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         target = os.readlink(name, dir_fd=folder)
@@ -122,7 +122,7 @@ def _is_ours(found: os.stat_result) -> bool:
 
 
 def _replace(folder: int, name: str) -> int:
-    """A new file under this name. What had the name is not written to: it may have other names, or be a link by now."""
+    """A new file with this name. The old one is not written to: it may have other names, or be a link by now."""
     temporary = f".remoteclaw-{secrets.token_hex(8)}"
     fd = _new_file(folder, temporary)
     try:

@@ -1,9 +1,9 @@
-"""Cassettes: what a CLI said in one run, kept in a file that `ReplayRuntime` plays again.
+"""Cassettes: what a CLI said in one run, in a file that `ReplayRuntime` can replay.
 
-A cassette is JSON lines: a header, then each raw line of the CLI with its time, then how it ended. It is written while
-the run goes on (mode 0600), so a host that dies leaves a readable beginning. Prompts, the values of environment
-variables and of arguments are not in it, nor is what the CLI repeats of them, in whatever form (see redaction/); what
-else the agent answers and its tools print is. Look at a cassette before you share it.
+A cassette is JSON lines: a header, then each raw line of the CLI with its time, then how it ended. It is written during
+the run (mode 0600), so if the host dies, the beginning is readable. It does not contain prompts or the values of
+environment variables and arguments, even if the CLI repeats them in some form (see redaction/). It does contain
+everything else that the agent says and its tools print: look at a cassette before you share it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 MAX_CASSETTE_BYTES = 1024 * 1024 * 1024
-MOST_UNWRITTEN = 16 * 1024 * 1024  # Kept for the slow reader of a FIFO.
-FIFO_PATIENCE = 1.0  # Seconds that the end of a run waits for him.
+MOST_UNWRITTEN = 16 * 1024 * 1024  # Buffered for the slow reader of a FIFO.
+FIFO_PATIENCE = 1.0  # Seconds that the end of a run waits for that reader.
 FLAG = re.compile(r"--?[A-Za-z][\w-]*")
 
 
@@ -72,13 +72,13 @@ def as_recording(record: str | os.PathLike[str] | Recording | None) -> Recording
 class Recorder:
     """Writes one cassette. Never raises, never stops the run.
 
-    The run's supervisor tells it what the CLI says, and the consumer, which may lag behind, what came of it. The file
-    is closed when both are done.
+    The run's supervisor gives it the CLI's output, and the consumer, which may lag behind, adds what the parser
+    needs. The file is closed when both are done.
     """
 
     def __init__(self, fd: int, header: Mapping[str, Any], scrub: Scrubber | None) -> None:
         self._fd = fd
-        # Between the supervisor and a consumer that is tired of waiting for it: a closed number may be reused.
+        # Guards against a consumer that stops waiting for the supervisor: a closed descriptor's number may be reused.
         self._lock = threading.Lock()
         self._scrub = scrub
         self._sieve: Sieve[dict[str, float]] | None = None if scrub is None else Sieve(scrub)
@@ -90,7 +90,7 @@ class Recorder:
         self._write([header])
 
     def said(self, chunk: bytes) -> None:
-        """Keep the lines that this chunk completes, with the time."""
+        """Record the lines that this chunk completes, with the time."""
         head, newline, rest = chunk.rpartition(b"\n")
         if newline:
             lines = b"".join((*self._unfinished, head)).split(b"\n")
@@ -104,14 +104,14 @@ class Recorder:
             self._unfinished.append(rest)
 
     def learned(self, facts: Mapping[str, Any]) -> None:
-        """Keep what the CLI did not say and the parser goes by. For the consumer's thread."""
+        """Record something the parser needs that the CLI did not print. For the consumer's thread."""
         kept = json.dumps(facts)
         if self._scrub is not None:
             kept = self._scrub(kept)
         self._write([{"t": self._now(), "facts": json.loads(kept)}])
 
     def ended(self, reason: EndReason, exit_code: int | None, diagnostics: str, failure: SpawnFailure | None) -> None:
-        """Keep the end."""
+        """Record how it ended."""
         now = self._now()
         held = [] if self._sieve is None else self._sieve.flush()
         entries = [{**entry, "line": line} for entry, line in held]
@@ -123,7 +123,7 @@ class Recorder:
         self._write([*entries, {"t": now, "end": end}])
 
     def close(self) -> None:
-        """The CLI is gone, whether or not the end was told. Does nothing the second time."""
+        """The CLI is gone, whether or not its end was recorded. A second call does nothing."""
         give_up_at = time.monotonic() + FIFO_PATIENCE
         with self._lock:
             while self._unwritten and self._fd != -1 and (left := give_up_at - time.monotonic()) > 0:
@@ -134,14 +134,14 @@ class Recorder:
                 self._give_up()
 
     def heard(self) -> None:
-        """The consumer has heard all that it will."""
+        """The consumer will not read any more."""
         with self._lock:
             self._is_heard = True
             if self._has_ended:
                 self._give_up()
 
     def __del__(self) -> None:
-        self._give_up()  # A consumer that was interrupted has not come to say that it has heard all.
+        self._give_up()  # A consumer that was interrupted never called `heard`.
 
     def _now(self) -> float:
         return round(time.monotonic() - self._started_at, 4)
@@ -182,7 +182,7 @@ def _decoded(line: bytes) -> str:
 def _header(
     params: AgentExecuteParams, launch: Launch, provider: str | None, cli_version: str | None, *, redact: bool
 ) -> dict[str, Any]:
-    before = host_environment()  # Not os.environ: that cannot be asked for a name which the locale cannot carry.
+    before = host_environment()  # Not os.environ, which fails for names that the locale cannot encode.
     changed = {name: value for name, value in launch.env.items() if before.get(name) != value}
     changed.pop(launch.marker, None)
     unset = {name: None for name in before if name not in launch.env}
@@ -206,7 +206,7 @@ def _header(
 
 
 def _redact_argument(argument: str) -> str:
-    """Only names of flags stay: a value may be a prompt, a path or a key."""
+    """Keep only the names of flags: a value may be a prompt, a path or a key."""
     flag, equals, _ = argument.partition("=")
     if argument in ("-", "--"):
         return argument
@@ -221,7 +221,7 @@ def _scrubber(params: AgentExecuteParams, launch: Launch) -> Scrubber:
 
 
 def _texts_in(stdin: bytes) -> Iterator[str]:
-    """What the prompt has become on its way to the CLI: escaped, with a frame around it, or in a line of JSON."""
+    """The prompt as it was sent to the CLI: escaped, wrapped, or inside a line of JSON."""
     sent = stdin.decode(errors="replace")
     try:
         messages = [json.loads(line) for line in sent.splitlines() if line.startswith("{")]
@@ -248,12 +248,12 @@ def _texts_of(value: Any, key: str = "") -> Iterator[str]:
 
 
 class CassetteError(errors.RemoteClawError, ValueError):
-    """The file is no cassette that this version can play."""
+    """The file is not a cassette, or not one that this version can replay."""
 
 
 @attrs.frozen
 class Said:
-    """A line with its end (the last one may lack it), so many seconds after the start."""
+    """A line with its newline (the last one may lack it), and the seconds since the start."""
 
     at: float
     data: bytes
@@ -271,7 +271,7 @@ class Cassette:
     stderr: str = ""
     failure: SpawnFailure | None = None
     remedied: AgentErrorEvent | None = None  # See CLIRuntimeBase.
-    facts: Mapping[str, Any] = attrs.field(factory=dict)  # What the CLI did not say and the parser went by.
+    facts: Mapping[str, Any] = attrs.field(factory=dict)  # What the parser needed and the CLI did not print.
 
     @property
     def provider(self) -> str | None:
@@ -281,8 +281,8 @@ class Cassette:
 
 
 def read_cassette(path: str | os.PathLike[str]) -> Cassette:
-    """The recording in this file. Raises OSError, or CassetteError if it is none."""
-    # Recordings are kept in repositories, which may bring a link to a device, a FIFO or a file of any size.
+    """The recording in this file. Raises OSError, or CassetteError if it is not a recording."""
+    # Recordings live in repositories, which may contain a link to a device, a FIFO or a file of any size.
     lines = read_named(path, MAX_CASSETTE_BYTES).decode(errors="replace").split("\n")
     header, *entries = [*_entries(lines)] or [{}]
     if header.get("cassette") != FORMAT:
@@ -320,7 +320,7 @@ def read_cassette(path: str | os.PathLike[str]) -> Cassette:
 
 
 def _entries(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
-    """Up to the first line that is not whole: the host may have died while it wrote it."""
+    """Stops at the first incomplete line: the host may have died while writing it."""
     for line in lines:
         try:
             entry = json.loads(line)

@@ -1,4 +1,4 @@
-"""`ReplayRuntime`: an agent run from a recording, through the same threads, framer and parser as a real one."""
+"""`ReplayRuntime`: replays a recorded run through the same threads, framer and parser as a real one."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ DEFAULT_PROMPT = "(replay)"
 
 
 class ReplayRuntime(Verbs):
-    """Plays a cassette (see `record=` of the runtimes). No CLI, no account and no network are needed.
+    """Replays a cassette (see `record=` of the runtimes). Needs no CLI, no account and no network.
 
-    It gives the events and the result of the recorded run, whatever the prompt; abort, deadline and leaving
-    early work as on a real run. One instance serves any number of threads.
+    It gives the events and the result of the recorded run, whatever the prompt; abort, deadline and leaving early work
+    as in a real run. Any number of threads can share one instance.
 
     Args:
         path: the cassette. Raises OSError or CassetteError (a ValueError) when it cannot be read.
-        speed: None plays as fast as it is read, 1.0 with the recorded pauses, 2.0 twice as fast.
-        runtime: whose dialect it is, for a CLI of your own; by default the recorded provider's.
+        speed: None replays without pauses, 1.0 with the recorded pauses, 2.0 twice as fast.
+        runtime: parses the lines, for a CLI of your own; by default the recorded provider's runtime.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ReplayRuntime(Verbs):
 
 
 class _PlayedSession(Session):
-    """A session that has been: it took as long as it took, and began with the warning it began with."""
+    """A session from a recording: its duration and its first warning are the recorded ones."""
 
     def __init__(self, agent: Agent, cassette: Cassette) -> None:
         super().__init__(agent)
@@ -97,9 +97,9 @@ class _PlayedSession(Session):
 
 
 class _Player:
-    """An `Agent`: the dialect of a runtime, and a child that is not there."""
+    """An `Agent` with the dialect of a runtime and a recorded child process."""
 
-    most_restarts = 0  # What is on the cassette is what came of it.
+    most_restarts = 0  # The cassette holds the last start only.
     record: Recording | None = None
 
     def __init__(self, runtime: CLIRuntimeBase, cassette: Cassette, speed: float | None) -> None:
@@ -116,7 +116,7 @@ class _Player:
         self.install_hint = runtime.install_hint
         self.expects_terminal_event = runtime.expects_terminal_event
         timeout = cassette.header.get("timeout")
-        self.timeout = timeout if isinstance(timeout, int | float) else None  # For the words of an error only.
+        self.timeout = timeout if isinstance(timeout, int | float) else None  # Only for an error message.
 
     def check_params(self, params: AgentExecuteParams) -> None:
         self._runtime.check_params(params)
@@ -155,13 +155,13 @@ class _Player:
 
 
 class _ReplayedChild(ChildProcess):
-    """Ends for the recorded reason, but not before the consumer has heard all that was said until then."""
+    """Ends for the recorded reason, but only after the consumer has read everything recorded until then."""
 
     def __init__(self, setup: Setup, cassette: Cassette, speed: float | None) -> None:
         self._unheard = len(cassette.said)
         self._end = None if cassette.reason is EndReason.EXITED else cassette.reason
         if self._end is EndReason.CLOSED:
-            self._end = EndReason.ABORTED  # The one who left is not the one who listens now, and wants a `done`.
+            self._end = EndReason.ABORTED  # The recorded consumer left; the one listening now wants a `done`.
         super().__init__(setup, functools.partial(_Tape, cassette, speed, self._end is not None))
 
     def receive(self, timeout: float | None = None) -> bytes | None:
@@ -223,7 +223,7 @@ class _Tape:
             self._events(said[self._position - 1].data)
 
     def _sleep_until(self, at: float, timeout: float | None) -> bool:
-        """Whether there is still time to wait, having waited some of it."""
+        """Wait for a part of the time; returns whether there is more to wait."""
         if self._speed is None:
             return False
         left = self._started_at + at / self._speed - time.monotonic()

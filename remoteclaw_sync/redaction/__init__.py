@@ -1,7 +1,7 @@
 """Keeping secrets and prompts out of what we pass on: error messages, stderr tails, recordings.
 
-`known` says which values of a run are secret, `letters` makes all ways to write one look alike, `secrets` finds them in
-a text, `prompts` finds what repeats a prompt, and `scrubber` takes both out of the lines of a recording.
+`known` decides which values of a run are secret, `letters` makes all spellings of a text comparable, `secrets` finds
+them in a text, `prompts` finds text that repeats a prompt, and `scrubber` removes both from the lines of a recording.
 """
 
 from .known import Secret as Secret

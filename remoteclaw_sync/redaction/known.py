@@ -15,25 +15,25 @@ import attrs
 
 from ..types import AgentExecuteParams, McpServerConfig
 
-# What is in the names of variables, headers, parameters and fields that hold a secret. Not PWD itself.
+# Found in the names of variables, headers, parameters and fields that hold a secret. Not PWD itself.
 _SECRET_NAME = re.compile(
     r"KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL|COOKIE|BEARER|JWT|SIGNATURE|PRIVATE"
     r"|[_-]PWD|(?:^|[_-])(?:PIN|SIG|SAS|DSN|PAT|PW|OTP|CREDS?)(?:[_-]|$)",
     re.IGNORECASE,
 )
-# Words that only look like it.
+# Words that only look like one.
 _ORDINARY_WORD = re.compile(
     r"(?<![A-Za-z])(?:(?:MON|TUR|DON)KEY|KEY(?:BOARD|RING|MAP|BIND|BINDING|WORD)S?|COMPASS|BYPASS|ASKPASS|PASSENGERS?"
     r"|PASSTHROUGH|PASSIVE|PASSENV|TOKENIZERS?|AUTHORS?|X?AUTHORITY)(?![A-Za-z])",
     re.IGNORECASE,
 )
-# Last words that make it the name of a setting, or of a place: AUTH_TYPE, KEY_FILE.
+# Last words that make it the name of a setting or a place instead: AUTH_TYPE, KEY_FILE.
 _SETTING = re.compile(
     r"[_-](?:TYPE|MODE|METHOD|COUNT|LIMIT|BUDGET|TTL|TIMEOUT|SIZE|VERSION|PROVIDER|BACKEND|ALGORITHM|ENABLED|REQUIRED"
     r"|SOCK|FILE|DIR|HOST|DOMAIN|URL|URI|ENDPOINT|SCOPES?)$",
     re.IGNORECASE,
 )
-# How many of them, of those that a model counts: MAX_TOKENS=32000.
+# Counts of a model's tokens: MAX_TOKENS=32000.
 _AMOUNT = re.compile(r"TOKENS(?![A-Za-z])|(?:^|[_-])(?:MAX|MIN)[_-]", re.IGNORECASE)
 # Values of such variables that are switches (DISABLE_AUTH=true, TOKENIZERS_PARALLELISM=false).
 _SWITCH = re.compile(
@@ -42,12 +42,12 @@ _SWITCH = re.compile(
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://[^\s\"'<>]+")
 _USERINFO = re.compile(r"//([^/?#]*)@")
-# A password in which "?" and "#" should have been encoded and are not: many programs take it.
+# A password in which "?" and "#" should have been encoded but are not: many programs accept it.
 _RAW_PASSWORD = re.compile(r"//[^\s:/@\"']*:([^\s/\"']+)@")
 _SECRET_URL = re.compile(r"WEBHOOK", re.IGNORECASE)  # Its path is the secret.
 _PARAMETER = re.compile(r"[?&;#]([^=&;#]*)=([^&;#]*)")
-# What is a key and not a word, in a path (`/mcp/s/NjYyM2E4ZTc1OWQw/sse`) or a header: letters and digits mixed, capital
-# and small letters without a word's end, or what vendors begin their keys with.
+# A key rather than a word, in a path (`/mcp/s/NjYyM2E4ZTc1OWQw/sse`) or a header: letters and digits mixed, upper and
+# lower case mixed, or a prefix that vendors use for their keys.
 _KEY = re.compile(
     r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])(?:[A-Za-z0-9_]{12,}|[^/?#\s]{16,})"
     r"|(?=.*[a-z])(?=.*[A-Z])[A-Za-z]{20,}"
@@ -70,7 +70,7 @@ SHORTEST_WORD = 6  # Of a header's value.
 
 @attrs.frozen
 class Secret:
-    """A value to be hidden. `named`: by a name that says so, and not only because we cannot know better."""
+    """A value to hide. `named`: its name says that it is secret; otherwise we hide it only to be safe."""
 
     value: str
     named: bool = True
@@ -83,9 +83,9 @@ def secrets_of_run(
     *,
     every_value: bool = False,
 ) -> Iterator[Secret]:
-    """What must not be told of a run in this environment (the CLI's whole one): values of variables and arguments (of
-    `command`, too) whose names say so, credentials in URLs, and all that MCP servers are given. `every_value`: also
-    whatever else is in `params.env` and `params.extra_args`. Some values come twice."""
+    """The secrets of a run in this environment (the CLI's whole one): values of variables and arguments (also those in
+    `command`) with secret-sounding names, credentials in URLs, and all values given to MCP servers. `every_value`: also
+    everything else in `params.env` and `params.extra_args`. Some values come twice."""
     yield from _of_variables({**env(), **params.env})
     yield from _of_arguments(command)
     yield from _of_arguments(params.extra_args)
@@ -99,7 +99,7 @@ def secrets_of_run(
 
 
 def secrets_of_server(server: McpServerConfig) -> set[Secret]:
-    """What an MCP server is given that nobody else should see."""
+    """The values given to an MCP server that nobody else should see."""
     found = {*_of_variables(server.env), *_of_arguments(server.args)}
     found |= {Secret(value, named=False) for value in server.env.values() if value}
     for name, value in server.headers.items():
@@ -114,7 +114,7 @@ def secrets_of_server(server: McpServerConfig) -> set[Secret]:
 
 
 def has_secrets(server: McpServerConfig) -> bool:
-    """Whether this server's entry must not stand where others can read it."""
+    """Whether this server's entry must be kept where others cannot read it."""
     return bool(server.env or server.headers or secrets_of_server(server))
 
 
@@ -130,7 +130,7 @@ def _of_variables(env: Mapping[str, str | None]) -> Iterator[Secret]:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what has this name is a secret."""
+    """Whether something with this name is a secret."""
     return _SECRET_NAME.search(_ORDINARY_WORD.sub("", name)) is not None and not _SETTING.search(name)
 
 
@@ -160,7 +160,7 @@ def _of_arguments(arguments: Iterable[str]) -> Iterator[Secret]:
 
 
 def _inside(text: str, *, every_parameter: bool = False) -> Iterator[Secret]:
-    """The secrets in a text that is none itself: in URLs, JSON, headers, assignments."""
+    """The secrets inside a text that is not itself secret: in URLs, JSON, headers, assignments."""
     if ":" not in text and "=" not in text:
         return
     for url in _URL.findall(text):
@@ -180,7 +180,7 @@ def _inside(text: str, *, every_parameter: bool = False) -> Iterator[Secret]:
 
 
 def _of_url(url: str, *, every_parameter: bool) -> Iterator[Secret]:
-    """Its user and password, its parameters, and what looks like a key in its path."""
+    """Its user and password, its parameters, and anything in its path that looks like a key."""
     head = re.split(r"[?#]", url, maxsplit=1)[0]
     userinfo = _USERINFO.search(head)
     if userinfo and userinfo.group(1):
@@ -205,7 +205,7 @@ def _of_url(url: str, *, every_parameter: bool) -> Iterator[Secret]:
 
 
 def _forms(value: str) -> set[Secret]:
-    """A value and its parts that are secret on their own."""
+    """A value, and those of its parts that are secrets themselves."""
     found = {value}
     lines = [line.strip() for line in value.splitlines()]
     if len(lines) > 1:

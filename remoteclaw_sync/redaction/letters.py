@@ -1,8 +1,8 @@
-"""A text by its letters and digits alone, which stay the same however it is quoted.
+"""Reduces a text to its letters and digits, which stay the same however it is quoted.
 
 JSON escapes it (once, or twice inside a string), a URL or HTML encodes it, a terminal wraps and colours it, one program
-writes CRLF and the next LF, one composes its accents and the next does not. All of that changes what stands between the
-letters, or how a letter is spelled. So we compare letters, and remember where each of them stands.
+writes CRLF and the next LF, one composes its accents and the next does not. All of that changes what is between the
+letters, or how a letter is written. So we compare letters and remember where each one is in the text.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Letters:
         self.letters = letters_of(text)
 
     def place(self, begin: int, end: int) -> tuple[int, int]:
-        """Where the letters from `begin` to `end` (one of them at least) stand in the text."""
+        """Where the letters from `begin` to `end` (at least one) are in the text."""
         offsets, spans = self._map
         first = bisect_right(offsets, begin) - 1
         last = bisect_right(offsets, end - 1) - 1
@@ -61,8 +61,8 @@ class Letters:
 
     @functools.cached_property
     def _map(self) -> tuple[list[int], list[tuple[int, int]]]:
-        """Of each piece, its offset among the letters and its place in the text. (Ten times the work of the letters
-        themselves, and needed only where something is found.)"""
+        """For each piece, its offset among the letters and its place in the text. (Ten times as slow as finding the
+        letters, and needed only if something is found.)"""
         offsets, spans, size = [], [], 0
         for found in _PIECES.finditer(self._text):
             piece = letters_of(found.group())
@@ -78,14 +78,14 @@ class Letters:
 
 
 def letters_of(text: str) -> str:
-    """The letters and digits of a text, decoded from whatever it is written in."""
-    if not text.isascii() or any(mark in text for mark in "\\%&\x1b"):  # To look for codes takes 50 ms a megabyte.
+    """The letters and digits of a text, with escapes and encodings decoded."""
+    if not text.isascii() or any(mark in text for mark in "\\%&\x1b"):  # Looking for codes takes 50 ms per megabyte.
         text = _CODES.sub(_letters_of_code, text)
     return text.translate(_NO_LETTERS)
 
 
 def begins_word(text: str, at: int) -> bool:
-    """Whether a word may begin here: after an escaped newline or an encoded space, too, which end with a letter."""
+    """Whether a word may begin here. It may after an escaped newline or an encoded space, which end with a letter."""
     if at == 0 or not (text[at - 1].isascii() and text[at - 1].isalnum()):
         return True
     return _CODE_BEFORE.search(text, max(0, at - LONGEST_CODE), at) is not None
@@ -119,12 +119,12 @@ def _decoded(token: str) -> str:
             return ""
         case _:
             text = token
-    # Compatibility forms and accents set apart; the accents themselves are no letters.
+    # Decompose compatibility forms and accents; the accents themselves are not letters.
     return "".join(character for character in unicodedata.normalize("NFKD", text) if character.isalnum())
 
 
 def _text_of(data: bytes) -> str:
-    """Of bytes that were escaped one by one: UTF-8, or the characters of these numbers (JavaScript)."""
+    """For bytes that were escaped one by one: decoded as UTF-8, or as characters with these numbers (JavaScript)."""
     try:
         return data.decode()
     except UnicodeDecodeError:

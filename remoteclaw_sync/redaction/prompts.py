@@ -1,7 +1,8 @@
-"""Finding what repeats a prompt: whole, a line of it, its beginning as a title, or a long passage."""
+"""Finds text that repeats a prompt: all of it, one line, its beginning (as a title), or a long passage."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -11,19 +12,20 @@ import attrs
 from .letters import Letters, letters_of
 from .secrets import MANY_LETTERS, Beginnings, Span
 
-# Columns of a terminal: six Chinese characters. A shorter prompt ("yes") is an ordinary word wherever it is not the
-# user's own, unless it is more than one word, or no word at all ("pw hunter2").
+# Columns of a terminal: six Chinese characters. A shorter prompt ("yes") is an ordinary word, except in the user's own
+# text, or if it is several words, or not a real word ("pw hunter2").
 SHORTEST_PROMPT = 12
+WORDS = re.compile(r"[^\W\d_]+(?: [^\W\d_]+)*[.!?]*")
 SHORTEST_RUN = 12  # Letters in common that are looked at.
-LONG_RUN = 24  # Letters in common that are no coincidence: five or six words.
+LONG_RUN = 24  # Letters in common that cannot be a coincidence: five or six words.
 CUT_MARKS = ("...", "\N{HORIZONTAL ELLIPSIS}", "[...]")
 
 # A run of SHORTEST_RUN letters holds one whole gram of those that begin at every STEP-th letter: of the prompt, or of
 # what is compared with it.
 GRAM = 8
 STEP = SHORTEST_RUN - GRAM + 1
-# Letters of a prompt up to which each of its grams is kept (150 bytes each), and up to which every STEP-th is. Of a
-# longer one a few long grams will do: what has less than two of them in common with it is not found.
+# Prompts of up to this many letters keep each gram (150 bytes each), or every STEP-th one. For a longer prompt a few
+# long grams must do: text that shares fewer than two of them with it is not found.
 ALL_GRAMS = 64 * 1024
 SOME_GRAMS = 1024 * 1024
 LONG_GRAM = 64
@@ -64,12 +66,12 @@ class Prompt:
             self._index.setdefault(self.letters[at : at + self._gram], []).append(at)
 
     def line_starts(self) -> Iterator[str]:
-        """How it goes on from the beginning of each line, so far as a run would not find it."""
+        """The beginning of each line, as far as a run would not find it."""
         for start in self._starts[:MOST_LINE_STARTS]:
             yield self.letters[start : start + SHORTEST_RUN]
 
     def runs(self, letters: str) -> Iterator[Run]:
-        """The longest stretches that these letters have in common with the prompt."""
+        """The longest passages that these letters share with the prompt."""
         index, gram, known, step = self._index, self._gram, self.letters, self._probe_step
         at, told = 0, 0
         while at <= len(letters) - gram:
@@ -84,7 +86,7 @@ class Prompt:
                 yield best
 
     def quoted(self, run: Run, *, ends_text: bool) -> tuple[int, int] | None:
-        """The part of a run that is a quotation of the prompt, and not a phrase that both happen to use."""
+        """The part of a run that quotes the prompt, rather than a phrase that both happen to use."""
         if run.stop - run.start >= LONG_RUN:
             return run.begin, run.end
         first = bisect_left(self._starts, run.start)
@@ -99,7 +101,7 @@ class Prompt:
 
 
 def _extended(letters: str, at: int, least: int, known: str, place: int, gram: int) -> Run:
-    """The stretch around a gram that both have, not before `least`."""
+    """The common passage around a shared gram, not before `least`."""
     begin, start = at, place
     while begin > least and start > 0 and letters[begin - 1] == known[start - 1]:
         begin, start = begin - 1, start - 1
@@ -118,7 +120,7 @@ def _extended(letters: str, at: int, least: int, known: str, place: int, gram: i
 
 
 class Prompts:
-    """All texts that were sent: the prompt, the system prompt, and what became of them."""
+    """All texts that were sent: the prompt, the system prompt, and their rewritten forms."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         stripped = {text.strip() for text in texts}
@@ -133,7 +135,7 @@ class Prompts:
         self._beginnings = Beginnings([*starts, *few], [*(prompt.letters for prompt in self._prompts), *few], 1)
 
     def spans(self, text: str, view: Letters, *, every_run: bool) -> list[Span]:
-        """Where the text quotes a prompt; `every_run`: or has no more than a few words in common with one."""
+        """Where the text quotes a prompt; with `every_run`, even where it shares only a few words with one."""
         found = []
         letters = _without_case(view.letters)
         for prompt in self._prompts:
@@ -145,7 +147,7 @@ class Prompts:
         return found
 
     def pending(self, letters: str) -> int:
-        """How many letters at the end are of a prompt that has more to say, so that the rest may follow."""
+        """How many letters at the end belong to a prompt that continues, so that the rest may follow."""
         letters = _without_case(letters)
         runs = [
             run.end - run.begin
@@ -157,7 +159,7 @@ class Prompts:
 
 
 def _without_case(letters: str) -> str:
-    """For comparing, where a title may have been made of a prompt; letter by letter, so that each keeps its place."""
+    """For comparing with a title made from a prompt; letter by letter, so that each keeps its place."""
     lower = letters.lower()
     return lower if len(lower) == len(letters) else letters
 
@@ -168,7 +170,9 @@ def _compositions(text: str) -> set[str]:
 
 def _is_ordinary(text: str) -> bool:
     columns = sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
-    return columns < SHORTEST_PROMPT and (text.isalpha() or len(letters_of(text)) < MANY_LETTERS)
+    if columns >= SHORTEST_PROMPT or not WORDS.fullmatch(text):
+        return False
+    return text.isalpha() or len(letters_of(text)) < MANY_LETTERS
 
 
 def _in_title(text: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""Taking prompts and secrets out of what is recorded, so that a parser still gets the same from it."""
+"""Removes prompts and secrets from recorded lines, in such a way that a parser still reads the same events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .letters import Letters
 from .prompts import Prompts
 from .secrets import MASK, Secrets, Span, joined, replaced
 
-# Keys and values that parsers go by. A password may be one of these words, and then hiding it here tells no less.
+# Keys and values that parsers depend on. If a password is one of these words, hiding it here would only give it away.
 PROTOCOL_WORDS = frozenset(
     re.findall(
         r"\S+",
@@ -40,7 +40,7 @@ USER_TEXT_KEYS = frozenset({"content", "text", "message", "prompt", "parts"})
 TEXT_BLOCKS = frozenset({"text", "input_text", *USER_KINDS})
 SAID_BY_USER = re.compile(r'"role"\s*:\s*"user"(?P<words>.*)')
 
-# A line that may be the beginning of a quotation waits for the next piece, behind which all others wait.
+# A line that may be the beginning of a quotation waits for the next piece, and all later lines wait behind it.
 MOST_LINES_WAITING = 200
 
 Path = tuple[str, ...]  # The keys that lead to a string.
@@ -48,13 +48,13 @@ Tag = TypeVar("Tag")
 
 
 def mask(text: str) -> str:
-    """As long as what it hides: parsers compare the length of a whole message with that of its pieces."""
+    """As long as the text it hides: parsers compare the length of a whole message with that of its pieces."""
     return (MASK if len(text) >= len(MASK) else "").ljust(len(text), "*")
 
 
 @attrs.define(eq=False)
 class Slot:
-    """A string in a parsed line, and what of it is to be hidden."""
+    """A string in a parsed line, and which parts of it to hide."""
 
     holder: Any  # The dict or list it is in,
     key: Any  # and where.
@@ -70,27 +70,27 @@ class Slot:
 
 @attrs.define(eq=False)
 class Line:
-    """A line on its way into the file. `value` is [the parsed line], or [the text] of one that is no JSON."""
+    """A line on its way to the file. `value` is [the parsed line], or [the text] if it is not JSON."""
 
     text: str
     value: list[Any]
     is_json: bool = True
     slots: list[Slot] = attrs.field(factory=list)
     rewritten: bool = False
-    waits: int = 0  # For so many slots, whose quotation may go on in a later line.
+    waits: int = 0  # How many slots it waits for, whose quotation may continue in a later line.
 
     def clean(self) -> str:
         """What may be recorded of it."""
         for slot in self.slots:
             slot.hide()
-        # Rewritten only if need be: another spelling of the same JSON is not what the CLI wrote.
+        # Rewritten only if necessary: otherwise it stays exactly as the CLI wrote it.
         if not self.rewritten and not any(slot.spans for slot in self.slots):
             return self.text
         return json.dumps(self.value[0], ensure_ascii=False) if self.is_json else str(self.value[0])
 
 
 class Scrubber:
-    """Takes prompts and secrets out of lines and other texts. A line of JSON stays JSON."""
+    """Removes prompts and secrets from lines and other texts. A line of JSON stays JSON."""
 
     def __init__(self, texts: Iterable[str], secrets: Iterable[Secret | str]) -> None:
         self._prompts = Prompts(texts)
@@ -101,7 +101,7 @@ class Scrubber:
         return self.read(line).clean()
 
     def plain(self, text: str) -> str:
-        """A text that nobody parses, without the least that it has in common with a prompt."""
+        """A text that nobody parses, without even a few words that it shares with a prompt."""
         return replaced(text, self._spans_in_plain(text), mask)
 
     def _spans_in_plain(self, text: str) -> list[Span]:
@@ -112,7 +112,7 @@ class Scrubber:
         return [*spans, *self._secrets.cut_spans(text)]
 
     def read(self, line: str) -> Line:
-        """A line with all that is to be hidden in it, taken by itself."""
+        """A line and everything to hide in it, looked at on its own."""
         try:
             read = Line(line, [json.loads(line, strict=False)])
             self._walk(read, read.value, 0, (), by_user=False)
@@ -166,7 +166,7 @@ class Scrubber:
 
 
 def _has_double_keys(line: str) -> bool:
-    """Whether an object has a key twice, of which the parser has seen one value only."""
+    """Whether an object has the same key twice, so that the parser has dropped one of the values."""
     doubles: list[bool] = []
 
     def note(pairs: list[tuple[str, Any]]) -> None:
@@ -179,7 +179,7 @@ def _has_double_keys(line: str) -> bool:
 def _texts_of_user(value: dict[str, Any], *, by_user: bool) -> frozenset[str]:
     """The fields of an object that hold the user's own words: all of them, however the CLI has changed them.
 
-    What a tool gave back comes in the user's name, too, and is not his.
+    Tool results are also attributed to the user, but are not the user's words.
     """
     if by_user:
         return USER_TEXT_KEYS if value.get("type", "text") in TEXT_BLOCKS else frozenset()
@@ -189,15 +189,15 @@ def _texts_of_user(value: dict[str, Any], *, by_user: bool) -> frozenset[str]:
 
 
 class Sieve(Generic[Tag]):
-    """Lines in order, each let through when nothing in it can turn out to be half of a quotation."""
+    """Passes lines on in order, each once nothing in it can turn out to be half of a quotation."""
 
     def __init__(self, scrub: Scrubber) -> None:
         self._scrub = scrub
         self._lines: deque[tuple[Tag, Line]] = deque()
-        self._open: dict[Path, list[tuple[Line, Slot]]] = {}  # By its place: strings that may go on in the next one.
+        self._open: dict[Path, list[tuple[Line, Slot]]] = {}  # By place: strings that may continue in the next line.
 
     def push(self, tag: Tag, text: str) -> list[tuple[Tag, str]]:
-        """The lines, each with its tag, that may be recorded now that this one has come."""
+        """The lines, with their tags, that may be recorded now that this one has arrived."""
         line = self._scrub.read(text)
         self._lines.append((tag, line))
         for slot in line.slots:
@@ -212,7 +212,7 @@ class Sieve(Generic[Tag]):
         return ready
 
     def flush(self) -> list[tuple[Tag, str]]:
-        """All that still wait."""
+        """All lines that are still waiting."""
         ready = [(tag, line.clean()) for tag, line in self._lines]
         self._lines.clear()
         self._open.clear()
@@ -237,7 +237,7 @@ class Sieve(Generic[Tag]):
 
 
 def _distribute(spans: Iterable[Span], pieces: Iterable[Slot]) -> None:
-    """Hide in each piece its share of what is to be hidden in all of them together."""
+    """Hide in each piece its share of what must be hidden in all of them together."""
     spans = joined(spans)
     at = 0
     for piece in pieces:

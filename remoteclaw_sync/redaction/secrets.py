@@ -1,4 +1,4 @@
-"""Finding known secrets in a text, in whatever form it quotes them."""
+"""Finds known secrets in a text, in whatever form they are quoted."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from .letters import Letters, begins_word, letters_of
 
 MASK = "[redacted]"
 SHORTEST_SECRET = 6  # Shorter values would hide parts of ordinary words.
-SHORTEST_NAMED_SECRET = 3  # These are looked for as words of their own, if their name says that they are secret.
+SHORTEST_NAMED_SECRET = 3  # Found only as whole words, and only if the name says that they are secret.
 SHORTEST_FRAGMENT = 8  # Of a secret that the end of a text has cut.
-SHORTEST_ENCODED = 8  # Bytes: of fewer, base64 or hexadecimal digits are an ordinary word or number.
+SHORTEST_ENCODED = 8  # Bytes. The base64 or hexadecimal form of fewer looks like an ordinary word or number.
 MANY_LETTERS = 6
 FEW = 4
 LONGEST_BEGINNING = 64
 
 Span = tuple[int, int]
 
-# What a cut may have left of a code (an escape, an encoded byte) before the rest of a secret.
+# The end of a code (an escape, an encoded byte) that a cut may have left before the rest of a secret.
 _CUT_CODE = re.compile(r"u?[0-9A-Fa-f]{0,4}|[nrtbfv]")
 
 
 class Secrets:
-    """Known secrets, ready to be looked for. Each by itself, and what was found is joined: so it does not matter if one
-    is part of another. (1,000 secrets in 64 KiB take 0.2 s.)"""
+    """Known secrets, prepared for searching. Each is searched for separately and the findings are merged, so one may be
+    part of another. (1,000 secrets in 64 KiB take 0.2 s.)"""
 
     def __init__(self, secrets: Iterable[Secret | str]) -> None:
         self.literals: set[str] = set()
@@ -56,7 +56,7 @@ class Secrets:
         self._words = [re.compile(rf"{re.escape(word)}(?![A-Za-z0-9])") for word in words]
 
     def spans(self, text: str, view: Letters | None = None) -> list[Span]:
-        """Where in the text they are; neither sorted nor apart."""
+        """Where in the text they are; not sorted, and they may overlap."""
         found = [(at, at + len(needle)) for needle in self.literals for at in _places(text, needle)]
         matches = (match for word in self._words for match in word.finditer(text))
         found += [match.span() for match in matches if begins_word(text, match.start())]
@@ -73,7 +73,7 @@ class Secrets:
         return self._beginnings.pending(letters)
 
     def cut_spans(self, text: str) -> list[Span]:
-        """Where the text begins in the middle of a secret, or ends in it."""
+        """Where the text begins or ends in the middle of a secret."""
         view = Letters(text)
         letters, found = view.letters, []
         if len(letters) < SHORTEST_FRAGMENT:
@@ -92,7 +92,7 @@ class Secrets:
 
 
 class Beginnings:
-    """Tells whether letters end with the beginning of a text that may go on in the next piece.
+    """Checks whether letters end with the beginning of a text that may continue in the next piece.
 
     Four letters are enough, or `least` of an `eager` text, or fewer if there are no others before them: else
     every second piece, which has to wait then, would be one.
@@ -116,7 +116,7 @@ class Beginnings:
 
 
 class Redactor:
-    """Replaces secrets in messages. Takes them from the iterable when the first text comes: most runs have none."""
+    """Replaces secrets in messages. Reads the iterable only when there is a first text, which most runs do not have."""
 
     def __init__(self, secrets: Iterable[Secret | str]) -> None:
         self._known = secrets
@@ -132,7 +132,7 @@ class Redactor:
 
 
 def replaced(text: str, spans: Iterable[Span], by: Callable[[str], str]) -> str:
-    """The text with something else in these places, and once where they overlap."""
+    """The text with these places replaced; overlapping ones only once."""
     kept: list[str] = []
     at = 0
     for start, stop in joined(spans):
@@ -142,7 +142,7 @@ def replaced(text: str, spans: Iterable[Span], by: Callable[[str], str]) -> str:
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """The same places in order, those that overlap as one."""
+    """The same places in order, with overlapping ones merged."""
     result: list[Span] = []
     for start, stop in sorted(spans):
         if result and start < result[-1][1]:
@@ -172,7 +172,7 @@ def _overlap(left: str, right: str) -> int:
 
 
 def _spellings(value: str) -> set[str]:
-    """A value of few letters, which cannot be told by them, as it is usually written."""
+    """A value with too few letters to be recognised by them, in the forms in which it is usually written."""
     found = {value, html.escape(value), html.escape(value, quote=False), value.replace("\r\n", "\n")}
     for encode in (quote_plus, quote):
         encoded = encode(value, safe="", errors="replace")

@@ -1,4 +1,4 @@
-"""For tests of your own code: agent CLIs that are not there, without an account, a network or a token.
+"""For tests of your own code: fake agent CLIs, without an account, a network or a token.
 
     # conftest.py
     from remoteclaw_sync.testing import fake_cli  # noqa: F401
@@ -8,8 +8,8 @@
         assert b"Hello!" in client.post("/ask", {"question": "Hi"}).getvalue()
         assert claude.calls[0].stdin == "Hi"
 
-A fake CLI is a real program, found on PATH and run as the real one: threads, pipes and parser are in the test too.
-`ReplayRuntime` plays a recorded run instead. Without pytest, use `write_fake_cli`.
+A fake CLI is a real program, found on PATH and run like the real one, so threads, pipes and parser are tested too.
+`ReplayRuntime` replays a recorded run instead. Without pytest, use `write_fake_cli`.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class FakeAnswer:
         text: the answer.
         tools: tools that it calls before it answers.
         error: the run fails, with this message.
-        session_id: by default a fixed one, or that which the run resumes.
+        session_id: by default a fixed one, or the one that the run resumes.
         lines: these lines (JSON objects, or raw text) instead of all of the above.
         stderr: what it prints there first.
         exit_code: by default 1 with `error`, else 0.
         delay: seconds before each line.
-        hang: after its lines (without the last one, if they are made from the above) it neither speaks nor ends.
+        hang: after its lines (without the last one, if they are made from the above) it prints nothing and never exits.
     """
 
     text: str = ""
@@ -175,8 +175,7 @@ def write_fake_cli(
     """Write a program into `folder` that acts as that provider's CLI; the n-th run (or turn of a live session) gives
     the n-th answer, and the last answer is repeated.
 
-    `name` is what the program is called (the provider's command by default). Raises ValueError for a provider that
-    is not known.
+    `name` is the program's name (by default the provider's command). Raises ValueError for an unknown provider.
     """
     if provider not in NAMES:
         raise ValueError(f"provider must be one of {', '.join(NAMES)}, not {provider!r}")

@@ -1,4 +1,4 @@
-"""What a docstring says about a function and its parameters: Google, NumPy and Sphinx style, as far as it goes."""
+"""What a docstring says about a function and its parameters, in Google, NumPy or Sphinx style."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools by which an agent reaches people itself, and the record of what it did with them."""
+"""Tools with which an agent can reach people itself, and a record of what it did with them."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class CronJob(Value):
 class GatewayTools:
     """Gives an agent the tools `message` and `cron`, backed by the caller's functions.
 
-    A function is called in a thread of the host, perhaps several times at once. What it returns (if not None) is told
-    to the model; what it raises is the tool's failure, and then nothing is recorded.
+    A function is called in a thread of the host, perhaps several times at once. Its return value (if not None) goes to
+    the model. If it raises, the tool call fails and nothing is recorded.
 
     Args:
         send_message: sends an OutgoingMessage. Without it the agent has no tool `message`.
@@ -75,7 +75,7 @@ class GatewayTools:
     def bind(
         self, *, provider: str = "", to: str | None = None, thread_id: str | None = None, account_id: str | None = None
     ) -> GatewayTools:
-        """The same tools for one run in this conversation, with a record of their own."""
+        """The same tools for one run in this conversation, with their own record."""
         return type(self)(
             self._send_message,
             self._add_cron,
@@ -98,7 +98,7 @@ class GatewayTools:
             return tuple(message.text for message, here in self._sent if here and message.text)
 
     def drain(self) -> McpSideEffects:
-        """What the tools did since the last call of this."""
+        """What the tools did since the last `drain()`."""
         with self._lock:
             sent, self._sent = self._sent, []
             cron_adds, self._cron_adds = self._cron_adds, 0

@@ -1,6 +1,6 @@
 """The server's side of the Model Context Protocol, for tools: JSON-RPC lines in, JSON-RPC lines out.
 
-Fed, never connected: no socket and no thread. Only tools are offered, so nothing else is answered but with "no such
+It is fed lines and never connected: no socket, no thread. We offer only tools, so every other request gets "no such
 method".
 """
 
@@ -28,11 +28,11 @@ INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 
-NOTHING_TO_SHOW = "(no output)"  # An empty block of text is refused by some models' APIs.
+NOTHING_TO_SHOW = "(no output)"  # Some models' APIs refuse an empty block of text.
 
 Message: TypeAlias = dict[str, Any]
 Respond: TypeAlias = Callable[[Message], None]
-# Has a tool called, somewhere else, and gives its result (see `tool_result`, `tool_failure`) to the last argument.
+# Starts a tool call elsewhere and passes its result (see `tool_result`, `tool_failure`) to the last argument.
 StartCall: TypeAlias = Callable[[Tool, Mapping[str, Any], Respond], None]
 
 
@@ -44,7 +44,7 @@ class Protocol:
         self._start_call = start_call
         self._send = send
         self._lock = threading.Lock()
-        self._open: set[str] = set()  # The ids of calls that are to be answered.
+        self._open: set[str] = set()  # The ids of calls that still need an answer.
         self._methods: dict[str, Callable[[Any, Message], None]] = {
             "initialize": self._initialize,
             "ping": lambda ident, params: self._answer(ident, {}),
@@ -53,7 +53,7 @@ class Protocol:
         }
 
     def receive(self, line: str) -> None:
-        """Take one line of the client and send what there is to say to it."""
+        """Handle one line from the client and send the reply, if any."""
         if not line.strip():
             return
         try:
@@ -69,7 +69,7 @@ class Protocol:
             self._notice(method, params)
         elif isinstance(method, str):
             self._request(message["id"], method, params)
-        elif "result" not in message and "error" not in message:  # We ask nothing, so an answer is for nobody.
+        elif "result" not in message and "error" not in message:  # We never send requests, so we ignore answers.
             self._fail(message["id"], INVALID_REQUEST, "a request needs a method")
 
     def _request(self, ident: Any, method: str, params: Any) -> None:
@@ -121,7 +121,7 @@ class Protocol:
         self._start_call(tool, arguments, respond)
 
     def _close(self, key: str) -> bool:
-        """Whether this call was still to be answered; from now on it is not."""
+        """Whether this call still needed an answer; from now on it does not."""
         with self._lock:
             if key not in self._open:
                 return False
@@ -148,7 +148,7 @@ def _line(message: Message) -> str:
 
 
 def tool_result(value: Any) -> Message:
-    """What a function returned, as the model sees it: text as it is, anything else as JSON."""
+    """A function's return value as the model sees it: text unchanged, anything else as JSON."""
     if value is None:
         text = ""
     elif isinstance(value, str):
@@ -161,7 +161,7 @@ def tool_result(value: Any) -> Message:
 
 
 def tool_failure(message: str) -> Message:
-    """What went wrong in a function, as the model sees it."""
+    """A function's failure as the model sees it."""
     return {"content": [_text_block(message)], "isError": True}
 
 
@@ -170,12 +170,12 @@ def _text_block(text: str) -> Message:
 
 
 def _without_surrogates(text: str) -> str:
-    """A lone surrogate is no UTF-8, and a strict parser drops the whole line for it."""
+    """Replace lone surrogates, which UTF-8 cannot encode: a strict parser would drop the whole line."""
     return text.encode(errors="replace").decode()
 
 
 def _plain(value: Any) -> Any:
-    """For json.dumps: what it does not know by itself."""
+    """For json.dumps: types that it does not know."""
     if callable(to_dict := getattr(value, "to_dict", None)):
         return to_dict()
     if attrs.has(type(value)):

@@ -1,7 +1,7 @@
 """The MCP server as an agent CLI sees it: a pipe from its stdin and stdout to the host's private socket.
 
-Started as a script under `python -I -S`, not as a module: importing the package would cost more than all that is
-done here. Nothing but the socket's path and the token is needed, and both come in the environment.
+Started as a script under `python -I -S`, not as a module: importing the package would take longer than everything done
+here. It needs only the socket's path and the token, and both are in the environment.
 """
 
 import _thread
@@ -19,7 +19,7 @@ BLOCK = 1 << 16
 
 
 def main() -> int:
-    """Connect, say the token, and pass bytes on until one side is done. Returns the exit code."""
+    """Connect, send the token, and pass bytes on until one side is done. Returns the exit code."""
     path, token = os.environ.get(SOCKET_VARIABLE), os.environ.get(TOKEN_VARIABLE)
     if not path or not token:
         return _complain(f"{SOCKET_VARIABLE} and {TOKEN_VARIABLE} must be set; the host does that", 2)
@@ -46,7 +46,7 @@ def _pump_stdin(host: "socket.socket", finished: list[bool]) -> None:
             host.sendall(data)
         finished.append(True)
     except OSError:
-        pass  # The host has gone while the CLI still speaks: that is no end of its own.
+        pass  # The host is gone while the CLI is still talking: the other thread reports that.
     try:
         host.shutdown(socket.SHUT_WR)  # The host answers by closing, which ends the other direction.
     except OSError:
@@ -67,4 +67,4 @@ def _complain(message: str, exit_code: int) -> int:
 if __name__ == "__main__":
     exit_code = main()
     sys.stderr.flush()
-    os._exit(exit_code)  # The other thread may be reading stdin, which an ordinary exit could wait for.
+    os._exit(exit_code)  # The other thread may be reading stdin, and an ordinary exit could wait for it.

@@ -1,4 +1,4 @@
-"""From Python types to JSON schemas, and from JSON values to what a function expects.
+"""Turns Python types into JSON schemas, and JSON values into what a function expects.
 
 Schemas are written out in full, without references: not every model's API follows them.
 """
@@ -20,7 +20,7 @@ import attrs
 
 Schema = dict[str, Any]
 
-DEEPEST = 8  # Levels of classes within classes; a class that contains itself has no end.
+DEEPEST = 8  # Levels of nested classes; a class that contains itself would never end.
 _LISTS: dict[Any, Callable[[list[Any]], Any]] = {
     list: list,
     tuple: tuple,
@@ -61,7 +61,7 @@ class Field:
 
 
 def object_schema(fields: typing.Iterable[Field], *, closed: bool, depth: int = 0) -> Schema:
-    """The schema of an object with these fields; a closed one has no others."""
+    """The schema of an object with these fields; a closed one allows no others."""
     properties = {field.name: _field_schema(field, depth) for field in fields}
     required = [field.name for field in fields if field.required]
     schema: Schema = {"type": "object", "properties": properties}
@@ -75,7 +75,7 @@ def object_schema(fields: typing.Iterable[Field], *, closed: bool, depth: int = 
 def _field_schema(field: Field, depth: int) -> Schema:
     hint, note = _unwrapped(field.hint)
     if not field.required and field.default is None:
-        hint = _without_none(hint)  # Leaving it out says the same, and models like the simpler schema better.
+        hint = _without_none(hint)  # Leaving it out means the same, and models handle the simpler schema better.
     schema = schema_of(hint, depth)
     if field.description or note:
         schema = {**schema, "description": field.description or note}
@@ -191,7 +191,7 @@ def _fields_of(hint: Any) -> list[Field] | None:
 
 
 def convert_fields(values: Mapping[str, Any], fields: list[Field], where: str, *, closed: bool) -> dict[str, Any]:
-    """These values, each as its field wants it. Raises ArgumentError, in words for the model, if one does not fit."""
+    """Convert each value for its field. Raises ArgumentError, with a message for the model, if one does not fit."""
     by_name = {field.name: field for field in fields}
     missing = [field.name for field in fields if field.required and field.name not in values]
     if missing:
@@ -237,7 +237,7 @@ def convert(value: Any, hint: Any, where: str) -> Any:
 
 
 def _convert_plain(value: Any, hint: Any, where: str) -> Any:
-    # JSON knows one kind of number: 3.0 is a whole one, and some CLIs write 3 so.
+    # JSON has only one kind of number, and some CLIs write 3 as 3.0.
     if hint is int and isinstance(value, float) and value.is_integer():
         return int(value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
@@ -257,7 +257,7 @@ def _from_string(value: Any, hint: Any, where: str) -> Any:
 
 def _convert_union(value: Any, members: tuple[Any, ...], where: str) -> Any:
     reasons = []
-    # What already is of a member's type stays as it is: 3 is an int before it is a float.
+    # A value that already has a member's type is kept: 3 stays an int and does not become a float.
     for member in sorted(members, key=lambda member: type(value) is not member):
         try:
             return convert(value, member, where)

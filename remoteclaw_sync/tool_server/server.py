@@ -1,4 +1,4 @@
-"""The host's end: a private socket on which the relays of a run's CLI call Python functions of this process."""
+"""The host's end: a private socket through which the relays of a run's CLI call Python functions in this process."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from .tools import Tool, ToolLike, build_tools
 logger = logging.getLogger(__name__)
 
 SERVER_NAME = "remoteclaw"
-DEFAULT_CALL_TIMEOUT = 60.0  # Seconds. The CLIs are told to wait longer (the runtime's `tool_timeout`).
-HELLO_TIMEOUT = 10.0  # Seconds a connection has to say its token.
+DEFAULT_CALL_TIMEOUT = 60.0  # Seconds. The CLIs are configured to wait longer (the runtime's `tool_timeout`).
+HELLO_TIMEOUT = 10.0  # Seconds for a connection to send its token.
 LONGEST_HELLO = 256
-CALLS_GRACE = 1.0  # Seconds for calls that are under way when the run ends: a message that was just being sent.
+CALLS_GRACE = 1.0  # Seconds for calls in progress when the run ends, such as a message that is just being sent.
 JOIN_TIMEOUT = 5.0
 LONGEST_SOCKET_PATH = 100  # Bytes; the kernel's limit is 104 or 108.
 SOCKET_NAME = "s"
@@ -47,14 +47,14 @@ class Gateway:
         with Gateway([lookup_order]) as gateway:
             runtime.run("Where is order 17?", mcp_servers=gateway.mcp_servers())
 
-    The CLI starts a small relay, which connects to a socket in a folder of mode 0700 and says a token that is made for
-    this gateway and passed in the relay's environment. Any number of relays may connect. Functions run in threads of
-    this process, in the context (contextvars) the gateway was opened in. On leaving, socket and folder are gone; a
-    function that is still running goes on, and its result is dropped.
+    The CLI starts a small relay, which connects to a socket in a folder of mode 0700 and authenticates with this
+    gateway's token, which it gets in its environment. Any number of relays may connect. Functions run in threads of
+    this process, in the context (contextvars) in which the gateway was opened. On leaving, socket and folder are
+    removed; a function that is still running continues, but its result is dropped.
 
     Args:
         tools: functions, `tool(...)`s, or GatewayTools.
-        call_timeout: seconds for one call, after which the model is told that it took too long; None for no limit.
+        call_timeout: seconds for one call, after which the model gets a timeout error; None for no limit.
     """
 
     def __init__(self, tools: Iterable[ToolLike], *, call_timeout: float | None = DEFAULT_CALL_TIMEOUT) -> None:
@@ -71,13 +71,13 @@ class Gateway:
 
     def __enter__(self) -> Gateway:
         if self._listener is not None:
-            raise RuntimeError("this gateway is open already")
+            raise RuntimeError("this gateway is already open")
         self._context = contextvars.copy_context()
         listener = _Listener(self._accept, self._end_connections)
         try:
             listener.open()
         except BaseException:
-            listener.stop()  # Interrupted: what it has made, or makes yet, it takes away by itself.
+            listener.stop()  # Interrupted: the listener removes whatever it has made or still makes.
             raise
         self._listener = listener
         return self
@@ -89,7 +89,7 @@ class Gateway:
 
     @property
     def calls_made(self) -> int:
-        """How many calls have been started, whatever became of them."""
+        """How many calls have been started, whether or not they succeeded."""
         return self._calls_made
 
     def mcp_server(self) -> McpServerConfig:
@@ -109,7 +109,7 @@ class Gateway:
         return {**(others or {}), SERVER_NAME: self.mcp_server()}
 
     def close(self) -> None:
-        """End all connections and remove the socket. Waits a moment for calls that are under way."""
+        """End all connections and remove the socket. Waits a moment for calls in progress."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.stop()
@@ -136,13 +136,13 @@ class Gateway:
             self._connections.add(connection)
         try:
             connection.start()
-        except RuntimeError as error:  # No more threads: this relay is turned away, others may still come.
+        except RuntimeError as error:  # No more threads: this relay is refused, others may still connect.
             logger.warning("a relay's connection was refused: %s", error)
             self.forget(connection)
             client.close()
 
     def admits(self, token: bytes) -> bool:
-        """Whether this is the token of this gateway. Takes as long for a wrong one."""
+        """Whether this is the gateway's token. Takes the same time for a wrong one."""
         return hmac.compare_digest(token, self._token.encode())
 
     def forget(self, connection: _Connection) -> None:
@@ -151,7 +151,7 @@ class Gateway:
             self._connections.discard(connection)
 
     def start_call(self, tool: Tool, arguments: Mapping[str, Any], respond: Respond) -> None:
-        """Call a function in a thread of its own; whichever comes first answers, its end or its time limit."""
+        """Call a function in a new thread. Its result or its time limit, whichever comes first, is the answer."""
         timeout = tool.timeout if tool.timeout is not None else self._call_timeout
         timer = None
         if timeout is not None:
@@ -189,7 +189,7 @@ def _outcome(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Connection:
-    """One relay: a thread that reads its requests; answers are written by whoever has them."""
+    """One relay: a thread reads its requests, and any thread that has an answer writes it."""
 
     def __init__(self, client: socket.socket, gateway: Gateway) -> None:
         self._client = client
@@ -226,7 +226,7 @@ class _Connection:
             self._gateway.forget(self)
 
     def _admitted(self) -> bytes | None:
-        """What came after the right token; None for a wrong one."""
+        """The bytes after the right token; None for a wrong one."""
         self._client.settimeout(HELLO_TIMEOUT)
         hello = b""
         while b"\n" not in hello:
@@ -250,7 +250,7 @@ class _Connection:
     def _send(self, line: str) -> None:
         with self._write_lock:
             try:
-                # A lone surrogate (in an id that is given back as it came) has no UTF-8; in JSON it has an escape.
+                # UTF-8 cannot encode a lone surrogate (in an id that we echo), but JSON can escape it.
                 self._client.sendall(line.encode(errors="backslashreplace"))
             except OSError as error:
                 logger.debug("an answer was not delivered: %s", error)
@@ -259,8 +259,8 @@ class _Connection:
 class _Listener:
     """A socket in a folder only this user can enter, and the thread that accepts on it.
 
-    The thread makes both and takes them away, so that nothing which is raised into the thread that opens or closes a
-    gateway (Ctrl-C) can come between.
+    The thread makes and removes both, so that an exception in the thread that opens or closes a gateway (Ctrl-C) cannot
+    leave anything behind.
     """
 
     def __init__(self, on_client: Callable[[socket.socket], None], on_end: Callable[[], None]) -> None:
@@ -284,14 +284,14 @@ class _Listener:
             raise self._failure
 
     def stop(self) -> None:
-        """Have the thread end all connections, and then itself. Does not wait."""
+        """Make the thread end all connections and then itself. Does not wait."""
         with self._lock:
             self._stopped = True
             if self._wake_write is not None:
                 self._wake_write.close()
 
     def join(self) -> None:
-        """Wait until nothing is left. A forked copy leaves the original's thread alone."""
+        """Wait until nothing is left. Does nothing in a forked copy."""
         if os.getpid() != self._owner:
             self._close_sockets()
         self._thread.join(JOIN_TIMEOUT + CALLS_GRACE)
@@ -333,7 +333,7 @@ class _Listener:
     def _accept(self, wake: socket.socket, listening: socket.socket) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(listening, selectors.EVENT_READ)
-            # Closing a socket does not wake a thread that accepts on it; closing the other end of this pair does.
+            # Closing a socket does not wake a thread that is accepting on it; closing the other end of this pair does.
             selector.register(wake, selectors.EVENT_READ)
             while all(key.fileobj is not wake for key, _ in selector.select()):
                 try:
@@ -361,7 +361,7 @@ def _private_folder() -> str:
 
 
 def folder_for_sockets() -> str | None:
-    """Where gateways put their folders: the temporary folder, or another if its path is too long for a socket."""
+    """Where gateways put their folders: the temporary folder, or another one if that path is too long for a socket."""
     for base in (tempfile.gettempdir(), *OTHER_BASES):
         if files.longest_folder(base) + 1 + len(SOCKET_NAME) <= LONGEST_SOCKET_PATH and os.path.isdir(base):
             return base

@@ -1,4 +1,4 @@
-"""Python functions as tools of an agent: what the model is told about them, and how they are called."""
+"""Python functions as tools of an agent: how they are described to the model, and how they are called."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .._values import check_seconds, check_text
 from .docstrings import describe
 from .schema import Field, Schema, convert_fields, object_schema, schema_of
 
-# What all models' APIs take; some CLIs put "mcp__<server>__" before it.
+# Names that all models' APIs accept; some CLIs put "mcp__<server>__" in front.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @attrs.frozen
 class Tool:
-    """A function with what a model has to know about it. Made by `tool()`."""
+    """A function and what a model needs to know about it. Made by `tool()`."""
 
     name: str
     description: str
@@ -61,7 +61,7 @@ def tool(
         description: instead of what its docstring says before the first section.
         timeout: seconds for one call, instead of the gateway's limit.
 
-    Raises TypeError for a function that JSON cannot call, and ValueError for a name no model's API takes.
+    Raises TypeError for a function that cannot be called with JSON, and ValueError for a name that models' APIs refuse.
     """
     if not callable(function) or isinstance(function, type):
         raise TypeError(f"a tool must be a function, not {function!r}")
@@ -84,7 +84,7 @@ def tool(
 
 
 def build_tools(tools: Iterable[ToolLike]) -> tuple[Tool, ...]:
-    """All tools of these functions and sources. Raises ValueError if two have one name."""
+    """All tools of these functions and sources. Raises ValueError if two have the same name."""
     if callable(tools) or isinstance(tools, str | Mapping):
         raise TypeError("tools must be a sequence of functions")
     built: dict[str, Tool] = {}

@@ -1,6 +1,6 @@
-"""A run's events through a thread of its own, so that whoever waits for the next can wait for a bounded time.
+"""Reads a run's events in a separate thread, so that a consumer can wait for the next one with a time limit.
 
-An iterator blocks in `next()` for as long as the agent is silent, and a heartbeat is due just then.
+An iterator blocks in `next()` for as long as the agent is silent, which is exactly when heartbeats are due.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .sse import as_json, event_dict
 logger = logging.getLogger(__name__)
 
 STREAM_FAILED = "STREAM_FAILED"  # Code of the error when the events' own iterator raises.
-WAITING_EVENTS = 256  # Beyond it the engine keeps what the agent says, which has a bound of its own.
-END_PATIENCE = 5.0  # Seconds for the thread to see that its run has ended; the engine's own bound is below that.
+WAITING_EVENTS = 256  # Beyond this, output waits in the engine, which has its own limit.
+END_PATIENCE = 5.0  # Seconds for the thread to notice that its run has ended; the engine's own limit is shorter.
 
 
 @attrs.frozen
@@ -48,13 +48,13 @@ class Source(Protocol):
 
 
 def as_run(events: Iterable[AgentEvent]) -> Iterator[AgentEvent]:
-    """The events as something that another thread can end while they are waited for, where that is possible."""
+    """The run behind these events, if there is one, because another thread can end a run while it is waited for."""
     # A generator that waits in one thread cannot be closed by another; its run can.
     return run_of(events) or iter(events)
 
 
 def items(events: Iterable[AgentEvent]) -> Generator[Item, None, None]:
-    """Number and encode them. Ends with a `done`, also if the iterator raises or forgets it."""
+    """Number and encode them. Always ends with a `done`, even if the iterator raises or leaves it out."""
     number = 0
     finished = False
     try:
@@ -65,13 +65,13 @@ def items(events: Iterable[AgentEvent]) -> Generator[Item, None, None]:
             if finished:
                 return
     except Exception as error:  # noqa: BLE001 - a visitor must see an end
-        # Not its message: that is for the log of whoever runs the server, and may quote a secret.
+        # Without its message, which may quote a secret.
         logger.error("the events of a stream raised %s", type(error).__name__)
         failure = AgentErrorEvent(f"the events ended with {type(error).__name__}", STREAM_FAILED)
         yield from _ending(number, failure)
         return
     if not finished:
-        # A run that was closed elsewhere, or a list without one.
+        # A run that was closed elsewhere, or a list without a `done`.
         yield from _ending(number)
 
 
@@ -84,7 +84,7 @@ def _ending(number: int, *errors: AgentErrorEvent) -> Iterator[Item]:
 
 
 class Channel:
-    """A bounded queue with an end on both sides; waiting costs nothing."""
+    """A bounded queue that either side can close; waiting costs nothing."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -93,7 +93,7 @@ class Channel:
         self._closed = False
 
     def put(self, item: Item) -> bool:
-        """False if nobody wants it any more. Waits while there are too many."""
+        """Waits while the queue is full. False if nobody wants the item any more."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._items) < WAITING_EVENTS)
             if not self._closed:
@@ -123,11 +123,13 @@ class Channel:
 
 
 class Pump:
-    """The events of one visitor's run. Nothing is started before the first `get()`; `close()` ends the run."""
+    """The events of one visitor's run. Nothing starts before the first `get()`; `close()` ends the run."""
 
     def __init__(self, events: Iterable[AgentEvent]) -> None:
         self.events = as_run(events)
-        self.on_end: Callable[[], None] = _nothing  # Called once nothing of the run is left; knows not the stream.
+        self.on_end: Callable[[], None] = (
+            _nothing  # Called when nothing of the run is left; must not refer to the stream.
+        )
         self._channel = Channel()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -137,7 +139,7 @@ class Pump:
         if self._owner != os.getpid():
             return "end"
         if self._thread is None and not self._closed:
-            # The thread knows neither this object nor the stream, so that dropping those ends the run.
+            # The thread has no reference to this object or the stream, so that dropping them ends the run.
             self._thread = threading.Thread(
                 target=_pump, args=(self.events, self._channel, self.on_end), name="remoteclaw-web", daemon=True
             )
@@ -145,9 +147,9 @@ class Pump:
         return self._channel.get(timeout)
 
     def close(self) -> None:
-        """End the run and wait (bounded) until nothing of it is left. From any thread; again does nothing.
+        """End the run and wait, with a limit, until nothing of it is left. From any thread; may be called twice.
 
-        Nor in a forked copy: the run is the original's, and a lock may have been held while the fork was made.
+        Does nothing in a forked copy: the run is the parent's, and a lock may have been held at the fork.
         """
         self._closed = True
         if self._owner != os.getpid():
@@ -172,7 +174,7 @@ def end(events: Any) -> None:
     try:
         close()
     except ValueError:
-        pass  # A plain generator that another thread is in: that thread closes it when it comes out.
+        pass  # A plain generator that another thread is running: that thread closes it afterwards.
 
 
 def _pump(events: Iterator[AgentEvent], channel: Channel, on_end: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""The runs that web requests have started: to abort one, or to go on listening, from any thread or worker."""
+"""The runs that web requests have started, so that any thread or worker can abort one or continue listening."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 
 from .._values import check_size
 from ..errors import RemoteClawError
+from ..process.host import after_fork
 from ..types import AgentDoneEvent, AgentErrorEvent, AgentEvent, AgentRunResult
 from .background import Item, Next, as_run, end, items
 from .journal import KEPT, UNKEPT, JournalReader, JournalWriter, RunFolder, UnknownRunError, is_written
@@ -25,17 +26,17 @@ logger = logging.getLogger(__name__)
 
 FOLDER_NAME = "remoteclaw-sync-runs"
 FOLDER_VARIABLE = "REMOTECLAW_SYNC_RUNS"  # The folder that the workers of a site share.
-RETENTION = 900.0  # Seconds for which an ended run can still be read: a phone that slept in a pocket comes back.
-MAX_BYTES = 64 << 20  # Of one run's events. The longest day of an agent's work measured in megabytes is one digit.
-POLL_SECONDS = 0.1  # How often a follower looks whether another worker has written.
-ABORT_POLL_SECONDS = 0.25  # How often a worker with live runs looks whether another asks for an abort.
+RETENTION = 900.0  # Seconds for which an ended run can still be read: a phone that slept in a pocket reconnects.
+MAX_BYTES = 64 << 20  # Of one run's events. Even a long day of an agent's work is under 10 MB.
+POLL_SECONDS = 0.1  # How often a follower checks whether another worker has written.
+ABORT_POLL_SECONDS = 0.25  # How often a worker with live runs checks whether another worker has asked for an abort.
 
 BUFFER_FULL = "BUFFER_FULL"
 WORKER_DIED = "WORKER_DIED"
 
 
 class TooManyRunsError(RemoteClawError, RuntimeError):
-    """So many runs are live as may be; another can start when one of them has ended."""
+    """The limit of live runs is reached; another can start when one of them has ended."""
 
 
 class Runs:
@@ -43,10 +44,10 @@ class Runs:
 
     Args:
         folder: where (default: `$REMOTECLAW_SYNC_RUNS`, else one per user in the temporary folder).
-        retention: seconds for which an ended run can be read again; older ones go when the next run starts.
-        max_bytes: bound of one detached run's events; a run that says more is aborted.
-        max_live: how many runs of this process may be live at once (default: any number); one more raises
-            TooManyRunsError.
+        retention: seconds for which an ended run can be read again; older ones are deleted when the next run starts.
+        max_bytes: limit for one detached run's events; a run that says more is aborted.
+        max_live: how many runs of this process may be live at once (default: any number); beyond it,
+            TooManyRunsError is raised.
     """
 
     def __init__(
@@ -71,12 +72,12 @@ class Runs:
 
     @property
     def folder(self) -> RunFolder:
-        """Looked up at each use, so that a site can set the variable after importing us."""
+        """Looked up on each use, so that a site can set the variable after importing us."""
         named = self._given or os.environ.get(FOLDER_VARIABLE)
         return RunFolder(named) if named else folder_of_this_user()
 
     def start(self, events: Iterable[AgentEvent]) -> RunHandle:
-        """Let a run go on by itself: a thread writes its events down, whether anybody listens or not."""
+        """Let a run continue by itself: a thread writes its events to a file, whether or not anybody listens."""
         run_id = new_run_id()
         folder = self.folder
         live = self._enter(run_id, as_run(events), folder, KEPT)
@@ -85,13 +86,13 @@ class Runs:
         return RunHandle(self, folder, run_id)
 
     def get(self, run_id: str) -> RunHandle:
-        """A run by its id, living or ended. Raises UnknownRunError (a LookupError)."""
+        """A run by its id, live or ended. Raises UnknownRunError (a LookupError)."""
         folder = self.folder
         folder.find(run_id)
         return RunHandle(self, folder, run_id)
 
     def resume(self, last_event_id: str) -> RunHandle:
-        """The run of an event id (the `Last-Event-ID` header), to be streamed from the event after it."""
+        """The run that this event id (the `Last-Event-ID` header) belongs to, continuing after that event."""
         try:
             run_id, number = split_event_id(last_event_id)
         except ValueError as error:
@@ -101,7 +102,7 @@ class Runs:
         return handle
 
     def __iter__(self) -> Iterator[RunHandle]:
-        """All runs that are live now, in whatever worker."""
+        """All runs that are live now, in any worker."""
         folder = self.folder
         for run_id in folder.run_ids():
             handle = RunHandle(self, folder, run_id)
@@ -109,7 +110,7 @@ class Runs:
                 yield handle
 
     def abort_all(self) -> None:
-        """Abort the runs of this process, and wait (bounded) for their ends: for a server that stops."""
+        """Abort the runs of this process and wait, with a limit, until they have ended: for a server that stops."""
         with self._lock:
             mine = list(self._live.values())
         for live in mine:
@@ -121,12 +122,12 @@ class Runs:
     # --- for this package -----------------------------------------------------------------------------------
 
     def watch(self, run_id: str, run: Any) -> Callable[[], None]:
-        """Make a visitor's own run known for as long as it lives; returns what to call at its end."""
+        """Register a visitor's own run for as long as it lives; returns the function to call at its end."""
         live = self._enter(run_id, run, self.folder, UNKEPT)
         return lambda: self._leave(live)
 
     def local(self, run_id: str) -> _Live | None:
-        """The run, if it is this process that runs it."""
+        """The run, if it belongs to this process."""
         return self._live.get(run_id)
 
     def _enter(self, run_id: str, run: Any, folder: RunFolder, suffix: str) -> _Live:
@@ -134,7 +135,7 @@ class Runs:
         with self._lock:
             if self.max_live is not None and len(self._live) >= self.max_live:
                 raise TooManyRunsError(
-                    f"{self.max_live} agents are at work, which is the limit: wait for one to end, or stop one"
+                    f"{self.max_live} agents are at work, the most allowed: wait for one to end, or stop one"
                 )
             live = self._live[run_id] = _Live(run_id, run, folder, suffix)
             if self._watcher is None or not self._watcher.is_alive():
@@ -145,7 +146,7 @@ class Runs:
 
     def _leave(self, live: _Live) -> None:
         if live.owner != os.getpid():
-            return  # A forked copy that is dropped: the run, and the files by which others find it, are the original's.
+            return  # In a forked copy: the run, and the files that make it known, belong to the parent.
         live.folder.forget(live.run_id)
         live.finish()
         with self._lock:
@@ -155,7 +156,7 @@ class Runs:
                 self._wake.set()
 
     def forget_after_fork(self) -> None:
-        """The runs are the original's: so are their threads, and the locks that say whether it lives."""
+        """In a forked copy: the runs, their threads and the locks that show they are alive belong to the parent."""
         self._lock = threading.Lock()
         for live in self._live.values():
             live.writer.close()
@@ -163,7 +164,7 @@ class Runs:
         self._watcher = None
 
     def _watch(self) -> None:
-        """Pass on what other workers ask for. Lives only while there are runs."""
+        """Carry out aborts that other workers ask for. Runs only while there are runs."""
         wake = self._wake
         while not wake.wait(ABORT_POLL_SECONDS):
             for live in list(self._live.values()):
@@ -174,7 +175,7 @@ class Runs:
         try:
             self._write_down(live)
         except OSError as error:
-            # A full disk. Followers find the lock given up and tell their visitors.
+            # A full disk, for example. Followers notice that the lock was released and end their streams.
             logger.error("cannot keep the events of a run: %s", error.strerror)
         finally:
             end(live.run)
@@ -187,7 +188,7 @@ class Runs:
                 if not extra:
                     extra = 1
                     live.abort()
-                    message = f"the run said more than {self.max_bytes} bytes, which is what is kept of one"
+                    message = f"the run said more than {self.max_bytes} bytes, the limit for a detached run"
                     live.append(_item(item.number, AgentErrorEvent(message, BUFFER_FULL)))
                 continue
             live.append(item)
@@ -213,7 +214,7 @@ class _Live:
             self._changed.notify_all()
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Until more than `seen` events are written, or the run has ended."""
+        """Wait until more than `seen` events are written, or the run has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self.count != seen or self.ended.is_set(), seconds)
 
@@ -232,7 +233,7 @@ class _Live:
 
 
 class RunHandle:
-    """One run, from whatever thread or worker. Give it to `sse()` or `ndjson()` to listen to it."""
+    """One run, seen from any thread or worker. Pass it to `sse()` or `ndjson()` to listen to it."""
 
     def __init__(self, runs: Runs, folder: RunFolder, run_id: str, after: int = 0) -> None:
         self._runs = runs
@@ -245,16 +246,16 @@ class RunHandle:
 
     @property
     def live(self) -> bool:
-        """Whether it has not ended, and its worker is alive."""
+        """Whether it is still running and its worker is alive."""
         try:
             return is_written(self._folder.find(self.run_id))
         except UnknownRunError:
             return False
 
     def abort(self) -> None:
-        """Have it ended: listeners get an `error` with code ABORTED, then `done`. Does not block.
+        """Ask for the run to be stopped: listeners get an `error` with code ABORTED, then `done`. Does not block.
 
-        In another worker it takes up to a quarter of a second. Nothing happens to a run that has ended.
+        In another worker it takes up to a quarter of a second. Does nothing to a run that has ended.
         """
         local = self._runs.local(self.run_id)
         if local is not None:
@@ -263,12 +264,12 @@ class RunHandle:
             self._folder.ask_to_abort(self.run_id)
 
     def follow(self) -> Follower:
-        """Its events after number `after`: those that were, and those that come."""
+        """Its events after number `after`: those already written, and those still to come."""
         return Follower(self._runs, self._folder, self.run_id, self.after)
 
 
 class Follower:
-    """A stream's source that reads along with a run. Closing it leaves the run alone."""
+    """A stream's source that follows a run. Closing it does not affect the run."""
 
     def __init__(self, runs: Runs, folder: RunFolder, run_id: str, after: int) -> None:
         self._reader = JournalReader(folder, run_id, after)
@@ -280,7 +281,7 @@ class Follower:
     def get(self, timeout: float) -> Next:
         deadline = time.monotonic() + timeout
         while True:
-            # Asked before reading: what was written before the answer is then read for certain.
+            # Checked before reading, so that nothing written before the end can be missed.
             count = 0 if self._live is None else self._live.count
             gone = self._reader.writer_is_gone()
             item = self._next_written()
@@ -307,7 +308,7 @@ class Follower:
         return item
 
     def _next_of_ending(self) -> Next:
-        """What a worker that died could not say."""
+        """The last events, on behalf of a worker that died."""
         if self._ending is None:
             said = () if self._reader.ended_well else _ending_of_a_dead_worker(self._reader.number)
             self._ending = (item for item in said if item.number > self._after)
@@ -324,10 +325,10 @@ def _item(number: int, event: AgentEvent) -> Item:
 
 
 def folder_of_this_user() -> RunFolder:
-    """The folder that all workers of this user find without being told.
+    """The folder that all workers of this user find without any setting.
 
-    In a temporary folder that all users share, another may have taken the name: then one in this user's home, and
-    where there is none, one of this process and those that it forks.
+    In a temporary folder shared by all users, another user may have taken the name. Then it is one in this user's home,
+    or, if there is no home, one that only this process and its forks know.
     """
     try:
         return _ours(os.path.join(tempfile.gettempdir(), f"{FOLDER_NAME}-{os.geteuid()}"))
@@ -343,8 +344,8 @@ def folder_of_this_user() -> RunFolder:
             try:
                 path = tempfile.mkdtemp(prefix=f"{FOLDER_NAME}-")
             except OSError:
-                raise PermissionError(f"{taken}; set {FOLDER_VARIABLE} to a folder that can be") from None
-            logger.warning("runs are kept in %s, which other workers do not know: set %s", path, FOLDER_VARIABLE)
+                raise PermissionError(f"{taken}; set {FOLDER_VARIABLE} to a private folder") from None
+            logger.warning("runs are kept in %s, which other workers cannot find: set %s", path, FOLDER_VARIABLE)
             _PRIVATE_FOLDERS.append(path)
             atexit.register(_remove_private_folder, path, os.getpid())
         return RunFolder(_PRIVATE_FOLDERS[0])
@@ -362,11 +363,11 @@ def _remove_private_folder(path: str, owner: int) -> None:
 
 
 _FOLDER_LOCK = threading.Lock()
-_PRIVATE_FOLDERS: list[str] = []  # The one that was made, if one had to be.
+_PRIVATE_FOLDERS: list[str] = []  # The fallback folder of this process, once it was needed.
 
 
 def new_run_id() -> str:
-    """Not to be guessed: who knows it may listen and abort."""
+    """Impossible to guess, because whoever knows it can listen and abort."""
     return secrets.token_hex(16)
 
 
@@ -378,6 +379,6 @@ def _forget_after_fork() -> None:
 
 
 _ALL: weakref.WeakSet[Runs] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_forget_after_fork)
+after_fork(_forget_after_fork)
 
 runs = Runs()

@@ -1,7 +1,7 @@
-"""Who may come in: a link that works once, and the session that a browser's tab gets for it.
+"""Who is let in: a link that works once, and the session that a browser tab gets for it.
 
-No cookie: browsers send those to every port of a host, so to every other server on this machine. And nothing that
-stays good in an address: browsers write addresses down.
+No cookie, because browsers send cookies to every port of a host, so to every other server on this machine. And nothing
+in an address stays valid, because browsers keep addresses in their history.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ TOKEN_BYTES = 24
 
 
 class Door:
-    """Opened by one link at a time. A link that has been used is replaced by the next, which `announce` is told."""
+    """Has one valid link at a time. A used link is replaced by the next, which is passed to `announce`."""
 
     def __init__(self, announce: Callable[[str], object]) -> None:
         self._announce = announce
         self._lock = threading.Lock()
         self._link = secrets.token_urlsafe(TOKEN_BYTES)
-        # As hashes, because a set tells by the time it takes how much of a guess was right.
+        # As hashes, because the time a set lookup takes could show how much of a guess was right.
         self._sessions: set[bytes] = set()
 
     @property
@@ -31,7 +31,7 @@ class Door:
         return self._link
 
     def open(self, link: str) -> str | None:
-        """A session for this link, which is used up by that; None if it is not the one."""
+        """A session in exchange for the link, which is then used up; None if it is not the current link."""
         with self._lock:
             if not hmac.compare_digest(link.encode(errors="replace"), self._link.encode()):
                 return None
@@ -42,7 +42,7 @@ class Door:
         return session
 
     def knows(self, session: str) -> bool:
-        """Whether it has given this session to somebody."""
+        """Whether this session was given to somebody."""
         return _digest(session) in self._sessions
 
 

@@ -1,4 +1,4 @@
-"""A stream as the response of a web framework, which is imported when asked for."""
+"""A stream as a web framework's response. The framework is imported on first use."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def flask_stream(run_or_events: RunOrEvents, *, format: str = "sse", **options: 
     """A Flask response that streams a run; `format` is "sse" or "ndjson", other options are those of `sse()`."""
     response_class = importlib.import_module("flask").Response
     stream = _stream(run_or_events, format, options)
-    # `direct_passthrough`: nothing of Werkzeug's looks into the bytes or waits for more of them.
+    # `direct_passthrough`: Werkzeug neither looks at the bytes nor waits for more of them.
     return response_class(stream, headers=headers(stream), direct_passthrough=True)
 
 
 def django_stream(run_or_events: RunOrEvents, *, format: str = "sse", **options: Any) -> Any:
     """A Django response that streams a run; `format` is "sse" or "ndjson", other options are those of `sse()`.
 
-    For WSGI. Under ASGI Django reads an iterator such as this one to its end before it sends the first byte.
+    For WSGI. Under ASGI, Django reads such an iterator to its end before it sends the first byte.
     """
     response_class = importlib.import_module("django.http").StreamingHttpResponse
     stream = _stream(run_or_events, format, options)
@@ -30,7 +30,7 @@ def django_stream(run_or_events: RunOrEvents, *, format: str = "sse", **options:
 
 
 def headers(stream: EventStream) -> dict[str, str]:
-    """The headers of a response that streams."""
+    """The headers of a streaming response."""
     return {"Content-Type": stream.content_type, RUN_ID_HEADER: stream.run_id, **STREAM_HEADERS}
 
 

@@ -1,7 +1,7 @@
-"""The events of a run in a file that every worker of this machine can follow, also after the one that wrote it died.
+"""A run's events in a file that every worker on this machine can follow, even after the worker that wrote it has died.
 
-One file per run in a private folder (0700), one line per event, only ever appended to. The writer holds a lock on the
-file for as long as it lives: the kernel gives it up for a worker that is killed, which no pid file would.
+One file per run in a private folder (0700), one line per event, append-only. The writer holds a lock on the file for as
+long as it lives. If a worker is killed, the kernel releases its lock; a pid file would stay.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from ..errors import RemoteClawError
 from .background import Item
 
 KEPT = ".run"  # A detached run's events.
-UNKEPT = ".live"  # A visitor's own run, for as long as it lives: nothing is in it.
+UNKEPT = ".live"  # A visitor's own run, for as long as it lives. The file is empty.
 ABORT = ".abort"
 NEW = ".new"
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 READ_SIZE = 1 << 20
-# Of a line that we have written. Not parsed as JSON: an event may be nested deeper than the parser can follow.
+# In a line that we wrote. Not parsed as JSON, because an event may be nested too deeply for the parser.
 KIND = re.compile(rb'\{"type":"(\w+)"')
 
 
 class UnknownRunError(RemoteClawError, LookupError):
-    """No such run is known here: it never was, or it ended longer ago than runs are kept."""
+    """No such run is known here: it never existed, or it ended so long ago that it was deleted."""
 
 
 class RunFolder:
-    """The folder that the workers share. Made when first needed."""
+    """The folder that the workers share. Created when first needed."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def prepare(self) -> None:
-        """Make sure that it exists and is nobody else's. Raises PermissionError if it is."""
+        """Make sure that it exists and is ours. Raises PermissionError if it is somebody else's."""
         try:
             os.makedirs(self.path, 0o700, exist_ok=True)
         except FileExistsError:
-            pass  # Something else of that name, which the next lines refuse.
+            pass  # Something else has that name; the next lines refuse it.
         found = os.lstat(self.path)
-        # In a world-writable /tmp anybody can be there first, and would read along or plant an answer.
+        # In a world-writable /tmp another user can create the folder first, to read along or plant an answer.
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise PermissionError(f"{self.path} must be a folder of this user with mode 0700")
+            raise PermissionError(f"{self.path} must be a folder that belongs to this user and has mode 0700")
 
     def file(self, run_id: str, suffix: str = KEPT) -> str:
-        """The path of a file of this run. Raises UnknownRunError for what is no run id: it comes from the network."""
+        """The path of this run's file. The id comes from the network: raises UnknownRunError if it is not a run id."""
         if not isinstance(run_id, str) or RUN_ID.fullmatch(run_id) is None:
             raise UnknownRunError("that is not a run id")
         return os.path.join(self.path, run_id + suffix)
 
     def find(self, run_id: str) -> str:
-        """The path of the file that its worker holds, or held. Raises UnknownRunError."""
+        """The path of the file that its worker holds or held. Raises UnknownRunError."""
         for suffix in (KEPT, UNKEPT):
             if os.path.exists(path := self.file(run_id, suffix)):
                 return path
@@ -70,14 +70,14 @@ class RunFolder:
         return sorted(stem for stem, suffix in stems if suffix in (KEPT, UNKEPT) and RUN_ID.fullmatch(stem))
 
     def ask_to_abort(self, run_id: str) -> None:
-        """Leave word for the worker whose run this is."""
+        """Leave a request for the worker that has this run."""
         os.close(os.open(self.file(run_id, ABORT), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
     def is_to_abort(self, run_id: str) -> bool:
         return os.path.exists(self.file(run_id, ABORT))
 
     def forget(self, run_id: str) -> None:
-        """Delete what is only for living runs."""
+        """Delete the files that only live runs need."""
         for suffix in (UNKEPT, ABORT):
             _unlink(self.file(run_id, suffix))
 
@@ -98,7 +98,7 @@ class RunFolder:
 
 
 def is_written(path: str) -> bool:
-    """Whether a living worker has this file in hand."""
+    """Whether a live worker holds this file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -130,18 +130,18 @@ class JournalWriter:
     def append(self, item: Item) -> None:
         line = memoryview(item.data + b"\n")
         self.size += len(line)
-        while line:  # A full disk may take a part first and raise then; readers wait for the line's end.
+        while line:  # A full disk may take part of it before it raises; readers wait for the end of the line.
             line = line[os.write(self._fd, line) :]
 
     def close(self) -> None:
-        """Give the lock up: by this readers know that nothing more comes."""
+        """Release the lock, which shows readers that nothing more will come."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
 
 
 class JournalReader:
-    """Reads a run's events from its file, from number `after` + 1 on, as far as they are written."""
+    """Reads the events in a run's file, from number `after` + 1 on, as far as they have been written."""
 
     def __init__(self, folder: RunFolder, run_id: str, after: int = 0) -> None:
         try:
@@ -149,12 +149,12 @@ class JournalReader:
         except FileNotFoundError:
             raise UnknownRunError("no such run is kept here") from None
         self._after = after
-        self.number = 0  # Of the last event that was read or passed over.
+        self.number = 0  # Of the last event that was read or skipped.
         self._last_line = b""
         self._partial = b""
 
     def read(self) -> Iterator[Item]:
-        """What has come since the last call."""
+        """The events since the last call."""
         while chunk := os.read(self._fd, READ_SIZE) if self._fd >= 0 else b"":
             *lines, self._partial = (self._partial + chunk).split(b"\n")
             for line in lines:
@@ -169,7 +169,7 @@ class JournalReader:
         return bool(self._last_line) and _kind(self._last_line) == "done"
 
     def writer_is_gone(self) -> bool:
-        """Whether nothing more can come. What is written already may still have to be read."""
+        """Whether nothing more will be written. There may still be events to read."""
         return self._fd < 0 or not _is_locked(self._fd)
 
     def close(self) -> None:

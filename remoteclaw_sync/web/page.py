@@ -1,8 +1,8 @@
-"""The example page and what it talks to, as one WSGI application: a chat with an agent, for one person.
+"""The example page and its server side, as one WSGI application: a chat with an agent, for one person.
 
-Whoever is let in can run an agent on this machine, so each request has to show its session, come for a host name that
-is ours (a foreign name that was made to point here is not), and not from another site's page. The page itself holds
-nothing, and is for everybody.
+Whoever is let in can run an agent on this machine. So each request must show its session, must use one of our host
+names (not a foreign name that points here), and must not come from another site's page. The page itself contains
+nothing secret and is open to everybody.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ StartRun = Callable[[str, str, str | None], Iterable[AgentEvent]]
 
 
 class Refused(Exception):
-    """A request that gets no answer but this."""
+    """A request that is refused with this status and message."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         self.status = status
@@ -47,7 +47,7 @@ class Refused(Exception):
 
 @attrs.frozen
 class Response:
-    """What goes back."""
+    """The response to send."""
 
     status: HTTPStatus
     headers: Mapping[str, str]
@@ -59,11 +59,11 @@ class Chat:
     """The application.
 
     Args:
-        door: who is let in. The page asks it for a session, which each further request has to show.
-        hosts: the `Host` headers that are ours; None lets any pass.
-        providers: the agents to choose from, each with whether it can be used.
-        default: the one that is chosen at first.
-        start: makes a run of provider, prompt and session id; ValueError and TypeError are the visitor's mistake.
+        door: decides who is let in. The page gets a session from it, which every further request must show.
+        hosts: the `Host` headers that are ours; None accepts any.
+        providers: the agents to choose from, and whether each can be used.
+        default: the one that is selected at first.
+        start: makes a run from provider, prompt and session id; ValueError and TypeError are the visitor's mistake.
         runs: where the runs are kept.
     """
 
@@ -109,7 +109,7 @@ class Chat:
     # --- who may ------------------------------------------------------------------------------------------
 
     def admits(self, environ: Environ) -> bool:
-        """Whether a request with these headers comes from somebody who has been let in."""
+        """Whether a request with these headers has a valid session."""
         return self._is_for_us(environ) and self.door.knows(_bearer(environ))
 
     def _is_for_us(self, environ: Environ) -> bool:
@@ -120,7 +120,7 @@ class Chat:
             raise Refused(HTTPStatus.FORBIDDEN, "this server does not go by that name")
         origin = environ.get("HTTP_ORIGIN")
         site = environ.get("HTTP_SEC_FETCH_SITE", "none")
-        # A navigation from elsewhere (a link to the printed address) is fine; a request by another page is not.
+        # Following a link from elsewhere (to the printed address) is fine; a request by another page's script is not.
         is_page = environ["REQUEST_METHOD"] == "GET" and path == "" and origin is None
         ours = f"http://{environ.get('HTTP_HOST', '').lower()}"
         if (origin is not None and origin != ours) or (not is_page and site not in ("same-origin", "none")):
@@ -143,9 +143,9 @@ class Chat:
     def _new_run(self, body: dict[str, Any]) -> Response:
         provider, prompt, session_id = body.get("provider"), body.get("prompt"), body.get("session_id")
         if not isinstance(provider, str) or not self.providers.get(provider):
-            raise Refused(HTTPStatus.BAD_REQUEST, "provider must be one of those that are installed")
+            raise Refused(HTTPStatus.BAD_REQUEST, "provider must be one that is installed")
         if not isinstance(prompt, str) or not isinstance(session_id, str | None):
-            raise Refused(HTTPStatus.BAD_REQUEST, "prompt must be a text, and so must session_id")
+            raise Refused(HTTPStatus.BAD_REQUEST, "prompt and session_id must be strings")
         try:
             run = self.start(provider, prompt, session_id)
         except (ValueError, TypeError) as error:
@@ -155,7 +155,7 @@ class Chat:
         except TooManyRunsError as error:
             raise Refused(HTTPStatus.TOO_MANY_REQUESTS, str(error)) from None
         except OSError as error:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"a run cannot be kept here: {error.strerror}") from None
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"the run cannot be stored: {error.strerror}") from None
 
     def _events(self, run_id: str, last_event_id: str | None) -> Response:
         handle = self._find(run_id)
@@ -173,12 +173,12 @@ class Chat:
 
 
 def _body(environ: Environ) -> dict[str, Any]:
-    """A request's JSON. Its type is asked for, because a foreign page's form can send any other without asking."""
+    """A request's JSON. We insist on its content type, because a foreign page's form can send all the simpler ones."""
     if environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower() != "application/json":
         raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be application/json")
     length = environ.get("CONTENT_LENGTH") or ""
     if not length.isdecimal():
-        raise Refused(HTTPStatus.LENGTH_REQUIRED, "the body's length must be given")
+        raise Refused(HTTPStatus.LENGTH_REQUIRED, "Content-Length is required")
     if int(length) > MAX_BODY:
         raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body must not be longer than {MAX_BODY} bytes")
     try:
@@ -202,7 +202,7 @@ def _json(status: HTTPStatus, data: Mapping[str, Any]) -> Response:
 
 
 def _policy(page: str) -> str:
-    """Only the page's own script and style run, by their hashes: what an agent says could not, if it got in."""
+    """Allows only the page's own script and style, by their hashes: nothing an agent says could run, if it got in."""
     sources = {}
     for tag in ("script", "style"):
         (code,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)

@@ -16,17 +16,17 @@ EVENT_ID = re.compile(r"([0-9a-f]{32})-([0-9]{1,18})")
 
 SSE_TYPE = "text/event-stream; charset=utf-8"
 NDJSON_TYPE = "application/x-ndjson; charset=utf-8"
-# `no-transform` keeps compressing proxies away, which would hold text back; nginx buffers unless told not to.
+# `no-transform` stops proxies from compressing, which would delay text; nginx buffers unless this header says no.
 STREAM_HEADERS = {"Cache-Control": "no-cache, no-store, no-transform", "X-Accel-Buffering": "no"}
 
 
 def event_id(run_id: str, number: int) -> str:
-    """The id of a run's nth event, from 1 on: it names the run too, so that a reconnect needs nothing else."""
+    """The id of a run's nth event, counted from 1. It names the run too, so a reconnect needs nothing else."""
     return f"{run_id}-{number}"
 
 
 def split_event_id(value: str) -> tuple[str, int]:
-    """Run and number of an event id. Raises ValueError for what is none: it comes from the network."""
+    """Run and number of an event id. It comes from the network: raises ValueError if it is not an event id."""
     found = EVENT_ID.fullmatch(value.strip())
     if found is None:
         raise ValueError("that is not an event id of ours")

@@ -1,4 +1,4 @@
-"""What a web server sends: a run's events as bytes, with a sign of life while the agent is silent."""
+"""What a web server sends: a run's events as bytes, with heartbeats while the agent is silent."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from .sse import (
     sse_frame,
 )
 
-# A server notices that a visitor has left by a write that fails. The first write after the visitor's end is taken by
-# the kernel, and waitress learns of the failure of the second only with the third: so three fit into a heartbeat.
+# A server notices that a visitor has left when a write fails. The kernel still accepts the first write after that, and
+# waitress learns that the second failed only with the third: so there are three writes per heartbeat.
 WRITES_PER_HEARTBEAT = 3
 HEARTBEAT = 15.0
-LONGEST = 86_400.0  # Seconds. What a clock is told to wait, and a browser; longer ones are as good as this.
+LONGEST = 86_400.0  # Seconds. The upper limit for waits, ours and the browser's.
 
 RunOrEvents = AgentRun | RunHandle | Iterable[AgentEvent]
 
 
 class EventStream(Iterator[bytes]):
-    """A run's events as an iterable of bytes for any WSGI server, which calls `close()` at the visitor's end.
+    """A run's events as an iterable of bytes for any WSGI server, which calls `close()` when the visitor leaves.
 
-    For one consumer. Dropping it is as good as closing it.
+    For one consumer. Dropping it closes it.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class EventStream(Iterator[bytes]):
         raise StopIteration
 
     def close(self) -> None:
-        """End the run, and wait (bounded) until nothing of it is left; a detached run goes on. Again does nothing."""
+        """End the run and wait, with a limit, until nothing of it is left. A detached run continues."""
         self._closed = True
         self._source.close()
 
     def __del__(self) -> None:
-        # Not once more: at the interpreter's end, what closing needs may be gone already.
+        # Not a second time: at interpreter exit, what closing needs may already be gone.
         if not getattr(self, "_closed", True):
             self.close()
 
@@ -95,16 +95,16 @@ def sse(
 ) -> EventStream:
     """A run as a `text/event-stream`: `id`, `event` (our event type) and `data` (the event's JSON) for each event.
 
-    Nothing is started before the first `next()`, except with `detach`. Blocks while waiting for the next event.
+    Nothing starts before the first `next()`, except with `detach`. Blocks while waiting for the next event.
 
     Args:
-        run_or_events: what `start()` or `execute()` gives, any iterable of events, or a run of the registry.
-        heartbeat: a visitor who leaves while the agent is silent is noticed within so many seconds; a comment is
+        run_or_events: what `start()` or `execute()` returns, any iterable of events, or a run from the registry.
+        heartbeat: how quickly a disconnected client is detected while the agent is silent, in seconds; a comment is
             sent three times as often.
-        retry: seconds after which the browser is to reconnect.
-        include: the event types to send (default: all); `done` always is.
-        detach: the run goes on without the visitor, who can come back (see `runs.resume`).
-        last_event_id: for a run of the registry: go on after this event.
+        retry: seconds the browser should wait before it reconnects.
+        include: the event types to send (default: all); `done` is always sent.
+        detach: the run continues without the visitor, who can come back (see `runs.resume`).
+        last_event_id: for a run from the registry: continue after this event.
         registry: where the run can be found by other requests (default: `runs`).
     """
     check_seconds("retry", retry)
@@ -140,12 +140,12 @@ def _source(
 ) -> tuple[str, Source]:
     check_seconds("heartbeat", heartbeat)
     if heartbeat is None:
-        raise TypeError("heartbeat must be a number of seconds: without one, a visitor who leaves is never noticed")
+        raise TypeError("heartbeat must be a number of seconds: without one, a disconnected client is never detected")
     check_flag("detach", detach)
     if isinstance(run_or_events, RunHandle):
         return _followed(run_or_events, last_event_id)
     if last_event_id is not None:
-        raise ValueError("last_event_id needs a run of the registry: runs.get(run_id) or runs.resume(last_event_id)")
+        raise ValueError("last_event_id needs a run from the registry: runs.get(run_id) or runs.resume(last_event_id)")
     if detach:
         return _followed(registry.start(run_or_events), None)
     run_id = new_run_id()
@@ -162,5 +162,5 @@ def _followed(handle: RunHandle, last_event_id: str | None) -> tuple[str, Source
         except ValueError as error:
             raise UnknownRunError(str(error)) from None
         if run_id != handle.run_id:
-            raise UnknownRunError("last_event_id is of another run")
+            raise UnknownRunError("last_event_id belongs to another run")
     return handle.run_id, handle.follow()

@@ -1,4 +1,4 @@
-"""Fields of lines that another program wrote: each may be missing, null or of another type."""
+"""Fields of lines that another program wrote: each may be missing, null or of the wrong type."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def strings(source: Mapping[str, Any], key: str) -> list[str]:
 
 
 def integer(source: Mapping[str, Any], key: str) -> int:
-    """That field, without what is behind the point, if it is a number that can be a count; else 0."""
+    """That field rounded down to an int, if it is a number that can be a count; else 0."""
     return int(number(source, key) or 0)
 
 
 def number(source: Mapping[str, Any], key: str) -> float | None:
-    """That field if it is a number that can be an amount: not negative, and not beyond what 64 bits hold, infinity
-    and NaN included. Else None."""
+    """That field if it is a number that can be an amount: not negative, not over 64 bits, not infinity or NaN. Else
+    None."""
     value = source.get(key)
     if type(value) is not int and type(value) is not float:
         return None
@@ -48,7 +48,7 @@ def number(source: Mapping[str, Any], key: str) -> float | None:
 
 
 def wording(value: Any) -> str:
-    """What a field says that ought to hold a message, whatever is in it; "" if that is nothing."""
+    """The message in a field that should hold one, whatever its type; "" if there is none."""
     if isinstance(value, dict):
         rest = {key: part for key, part in value.items() if key != "message"}
         said = wording(value.get("message")) or (plain_text(rest) if rest else "")

@@ -1,4 +1,4 @@
-"""From bytes to lines to JSON objects. Fed, never connected: no pipe, no thread, no clock."""
+"""Bytes to lines to JSON objects. It is fed, never connected: no pipe, no thread, no clock."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class LineFramer:
     """Cuts a byte stream into lines.
 
     Only b"\\n" ends a line (U+2028 and U+0085 are legal inside JSON strings, so `splitlines()` would cut there), and
-    bytes are decoded when the line is whole, so that no character is torn. A line over the limit is skipped
-    and counted in `lines_skipped`.
+    bytes are decoded when the line is complete, so that no character is split. A line over the limit is skipped and
+    counted in `lines_skipped`.
     """
 
     def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
@@ -96,11 +96,11 @@ def _lines_of(block: bytes | None) -> list[str]:
 
 
 def decode(data: bytes) -> str:
-    """As text, with U+FFFD for what is none."""
+    """As text, with U+FFFD for bytes that are not UTF-8."""
     return data.decode(errors="replace")
 
 
-# Not strict: a raw control character inside a string is no reason to lose the line.
+# Not strict: one raw control character inside a string should not cost the whole line.
 # It raises StopIteration, ValueError (also for an integer of over 4,300 digits) or RecursionError (deep nesting),
 # and says where the value ends.
 scan_line: Callable[[str, int], tuple[Any, int]]
@@ -108,25 +108,25 @@ scan_line = json.JSONDecoder(strict=False).scan_once  # type: ignore[attr-define
 
 FastParser = Callable[[bytes], Any]
 
-# What stands between lines that are parsed together. No line can have it in it, so if all of them are found again
-# between the values, then each line had exactly one.
+# The separator of lines that are parsed together. No line can contain it, so if all separators are found again between
+# the values, each line had exactly one value.
 BORDER = os.urandom(12).hex()
 JOINT = f',"{BORDER}",'
 FAST_JOINT = JOINT.encode()
-# Of so many bytes come fewer objects than start the garbage collector (700), which would find them all alive. In a
-# stream of 200,000 lines whole chunks cost up to a fifth more time for each (OpenCode: 2.6 instead of 2.1 us).
+# This many bytes make fewer objects than trigger the garbage collector (700), which would find them all alive. In a
+# stream of 200,000 lines, whole chunks take up to a fifth more time per line (OpenCode: 2.6 instead of 2.1 us).
 PIECE_BYTES = 16_384
-# A block over this has few and long lines: to join them would copy much and save nothing.
+# A block over this size has a few long lines: joining them would copy a lot and save nothing.
 JOINED_BYTES = 262_144
 
-# To find numbers that orjson may have no room for: the digits of a block made zeros.
+# To find numbers that may be too large for orjson: all digits of a block become zeros.
 ZEROS = bytes(ord("0") if byte in b"0123456789" else ord(" ") for byte in range(256))
 LONG_NUMBER = b"0" * 19
 
 
 @functools.cache
 def fast_parser() -> FastParser | None:
-    """orjson's `loads`, if it is installed (extra `speed`). Imported here, when the first run begins."""
+    """orjson's `loads`, if installed (extra `speed`). Imported here, when the first run begins."""
     try:
         import orjson
     except ImportError:
@@ -136,6 +136,8 @@ def fast_parser() -> FastParser | None:
 
 def pieces_of(block: bytes) -> list[bytes]:
     """The same lines in blocks of a good size for parsing."""
+    if len(block) <= PIECE_BYTES:
+        return [block]
     pieces = []
     start = 0
     while (end := block.find(b"\n", start + PIECE_BYTES)) != -1:
@@ -146,12 +148,14 @@ def pieces_of(block: bytes) -> list[bytes]:
 
 
 def parse_block(block: bytes, fast: FastParser | None = None) -> list[Any]:
-    """The JSON values on these lines, one for each; for a line that has none, the line itself (bytes).
+    """The JSON values on these lines, one per line; for a line that has none, the line itself (bytes).
 
-    Lines are parsed together, because that takes less time (measured: tests/benchmarks). What the fast parser refuses
-    (NaN, lone surrogates, raw control characters, bad UTF-8) the standard parser may take, and it makes floats of
-    integers of over 64 bits: both are left to the standard parser.
+    Lines are parsed together, because that is faster (measured: tests/benchmarks). The fast parser refuses some lines
+    that the standard parser accepts (NaN, lone surrogates, raw control characters, bad UTF-8), and turns integers of
+    over 64 bits into floats: both cases are left to the standard parser.
     """
+    if fast is None and b"\n" not in block:
+        return [value_of(block)]
     if len(block) <= JOINED_BYTES:
         together = None
         if fast is not None and LONG_NUMBER not in block.translate(ZEROS):
@@ -181,7 +185,7 @@ def _parse_together(text: str) -> list[Any] | None:
 
 
 def _without_borders(values: list[Any], added: int) -> list[Any] | None:
-    """The values of the lines, if each had one; `added` is how much longer the joints are than the line ends."""
+    """The values of the lines, if each had one; `added` is how much longer the separators are than the newlines."""
     borders = added // (len(JOINT) - 1)
     if len(values) == 2 * borders + 1 and values[1::2].count(BORDER) == borders:
         return values[::2]
@@ -189,7 +193,7 @@ def _without_borders(values: list[Any], added: int) -> list[Any] | None:
 
 
 def value_of(line: bytes) -> Any:
-    """The JSON value on this line; the line itself if it is none, or has strange white space around it."""
+    """The JSON value on this line; the line itself if it is not JSON, or has unusual white space around it."""
     text = decode(line)
     try:
         value, end = scan_line(text, 0)
@@ -204,7 +208,7 @@ def parse_line(line: str) -> dict[str, Any] | None:
     if not text:
         return None
     try:
-        # scan_once on the str: json.loads(bytes) costs a fifth more, for guessing the encoding.
+        # scan_once on the str: json.loads(bytes) takes a fifth longer, because it guesses the encoding.
         value, end = scan_line(text, 0)
     except (StopIteration, ValueError, RecursionError) as error:
         reason = "not JSON" if isinstance(error, StopIteration) else f"{type(error).__name__}"
@@ -225,7 +229,7 @@ def warn_no_object(value: object) -> None:
 
 
 def is_strict_json(line: str) -> bool:
-    """Whether the standard parser takes this line; if not, that is logged as for any malformed line."""
+    """Whether the standard parser accepts this line; if not, it is logged like any malformed line."""
     try:
         json.loads(line)
     except ValueError as error:

@@ -12,7 +12,7 @@ from unittest import mock
 import attrs
 
 from remoteclaw_sync import AgentDoneEvent, CLIRuntimeBase
-from remoteclaw_sync.clis import dialect
+from remoteclaw_sync.engine import dialect
 from remoteclaw_sync.wire import json_lines as ndjson
 
 from .measure import Ratio

@@ -202,6 +202,7 @@ def check_recovered(bridge: ChannelBridge, runtime: Echo, path: Path) -> None:
     assert turns_in(path) == []
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_neither_the_answer_nor_the_conversation(tmp_path: Path) -> None:
     """H2, by a limit on the size of files: the kernel refuses the write, as it does on a full disk."""
     code = """
@@ -345,6 +346,7 @@ def test_turns_are_in_order_in_a_process_whose_session_map_cannot_be_used(bridge
     assert order == [f"{number} of 1" for number in range(8)]
 
 
+@pytest.mark.slow
 def test_a_turn_that_the_file_would_not_give_up_blocks_no_other_process_once_it_does(
     bridge: ChannelBridge, path: Path, tmp_path: Path
 ) -> None:

@@ -202,6 +202,22 @@ def test_a_link_that_another_user_has_put_in_the_way_is_not_followed(tmp_path: P
     assert list(victim.iterdir()) == []
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a link of another user")
+def test_a_link_that_takes_the_files_place_later_is_not_followed_either(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    with SessionMap(shared / "s.db") as sessions:
+        (shared / "s.db").unlink()
+        (shared / "s.db").symlink_to(victim / "new")
+        os.chown(shared / "s.db", 65534, 65534, follow_symlinks=False)
+        with pytest.raises(OSError, match="another user"):
+            sessions.set("claude", ANN, "s1")
+    assert list(victim.iterdir()) == []
+
+
 def test_a_map_follows_when_its_file_is_replaced(path: Path) -> None:
     """As happens when another process has set it aside."""
     with SessionMap(path) as first, SessionMap(path) as second:
@@ -272,6 +288,7 @@ def test_turns_in_a_conversation_come_in_the_order_they_were_taken(sessions: Ses
     assert order == list(range(20))
 
 
+@pytest.mark.slow
 def test_two_maps_of_one_file_are_one_queue(path: Path, sessions: SessionMap) -> None:
     with SessionMap(path) as other:
         with sessions.turn(ANN) as first, other.turn(ANN) as second:

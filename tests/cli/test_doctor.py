@@ -238,7 +238,7 @@ def test_a_broken_install_before_a_good_one_is_named_and_the_good_one_is_what_ru
     code, said = machine.doctor()
     assert code == 0
     assert f"{broken} needs Node.js: '/opt/gone/node'" in said
-    assert f"also on PATH: {good.path}, {PACKAGES['claude'][1]} (tested); this is the one that runs start" in said
+    assert f"also on PATH: {good.path}, {PACKAGES['claude'][1]} (tested); runs use this one" in said
     ran = cli("run", "--provider", "claude", "hi", cwd=machine.project, env=machine.env)
     assert b"hello from the good one" in ran.stdout
 
@@ -287,7 +287,7 @@ def test_with_nothing_on_path_a_run_names_what_is_installed_elsewhere(machine: M
     program = put_program(machine.home / ".opencode" / "bin" / "opencode", "#!/bin/sh\n")
     done = cli("run", "hi", cwd=machine.project, env=machine.env)
     assert done.returncode == 1
-    assert f"There is {program}" in done.stderr.decode()
+    assert f"{program}: put its folder on PATH" in done.stderr.decode()
 
 
 def test_a_login_is_found_but_never_shown(machine: Machine) -> None:

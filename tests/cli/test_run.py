@@ -233,7 +233,7 @@ def test_an_unknown_session_fails_the_run(tmp_path: Path) -> None:
     assert "failed (session_not_found)" in done.stderr.decode()
 
 
-@pytest.mark.parametrize("option", ["--timeout", "--deadline"])
+@pytest.mark.parametrize("option", ["--timeout", pytest.param("--deadline", marks=pytest.mark.slow)])
 def test_a_run_out_of_time_ends_with_exit_code_124(option: str, tmp_path: Path) -> None:
     write_fake_cli(tmp_path, "claude", FakeAnswer("never said", hang=True))
     done = cli("run", "-p", "claude", option, "0.5", "Hi", env=path_with(tmp_path))
@@ -241,7 +241,14 @@ def test_a_run_out_of_time_ends_with_exit_code_124(option: str, tmp_path: Path) 
     assert "failed (timeout)" in done.stderr.decode()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_ends_the_agent_and_says_how_to_go_on(number: signal.Signals, code: int, tmp_path: Path) -> None:
     with start("demo", "Hi", cwd=tmp_path, env=environment(REMOTECLAW_DEMO_PACE="0.05")) as process:
         assert process.stdout is not None

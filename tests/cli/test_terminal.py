@@ -37,6 +37,7 @@ def test_a_run_shows_thinking_tools_answer_and_summary_and_no_status_is_left(tmp
     assert "".join(lines).count("✓") == 2
 
 
+@pytest.mark.slow
 def test_the_status_tells_what_the_agent_is_doing_and_for_how_long(tmp_path: Path) -> None:
     with Terminal("demo", "demo:hang", cwd=tmp_path) as terminal:
         output = terminal.read_until(lambda output: re.search(r"working · 1 s · ~\d+ tokens", output))
@@ -58,6 +59,7 @@ def test_ctrl_c_ends_the_agent_and_leaves_the_terminal_clean(tmp_path: Path) -> 
     assert "--resume de300000-" in summary
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_middle_of_a_line_begins_a_new_one(tmp_path: Path) -> None:
     with Terminal("demo", "Hi", cwd=tmp_path, env=environment(REMOTECLAW_DEMO_PACE="0.05")) as terminal:
         terminal.read_until(lambda output: "Hello! " in output)
@@ -68,6 +70,7 @@ def test_ctrl_c_in_the_middle_of_a_line_begins_a_new_one(tmp_path: Path) -> None
     assert any(line.startswith("✗ interrupted") for line in lines)
 
 
+@pytest.mark.slow
 def test_after_a_resize_the_status_fits_and_what_was_folded_is_gone(tmp_path: Path) -> None:
     with Terminal("demo", "demo:hang", cwd=tmp_path) as terminal:
         terminal.read_until(lambda output: "working · 0 s" in output)
@@ -83,6 +86,7 @@ def test_after_a_resize_the_status_fits_and_what_was_folded_is_gone(tmp_path: Pa
     assert "\x1b[1A\x1b[J" in terminal.output[before:]
 
 
+@pytest.mark.slow
 def test_no_color_means_no_colour(tmp_path: Path) -> None:
     with Terminal("demo", "Hi", cwd=tmp_path) as terminal:
         terminal.finish()
@@ -147,6 +151,7 @@ def test_with_stdout_elsewhere_the_terminal_shows_everything_but_the_answer(tmp_
     assert (tmp_path / "answer.txt").read_text().endswith("prints what they say.\n")
 
 
+@pytest.mark.slow
 def test_a_status_is_never_drawn_over_what_the_next_program_in_the_pipe_prints(tmp_path: Path) -> None:
     tool = {"type": "tool_use", "id": "t", "name": "bash", "input": {}}
     lines: list[dict[str, object]] = [

@@ -549,6 +549,7 @@ AGENT_ENDED = {"type": "system", "subtype": "task_notification", "task_id": "a1"
 INIT = {"type": "system", "subtype": "init", "session_id": "s1"}
 
 
+@pytest.mark.slow
 def test_a_result_while_a_sub_agent_works_does_not_start_the_clock_of_the_end(tmp_path: Path) -> None:
     """A Claude that tells each turn's result at once: it is waited for longer than `linger`."""
     again: list[Step] = [["line", AGENT_ENDED], ["line", INIT], ["line", whole("m2", said("later"))], ["line", SUCCESS]]
@@ -594,6 +595,7 @@ def test_a_claude_without_a_shell_in_the_background_has_the_time_that_the_caller
     assert runtime.linger == 1.0
 
 
+@pytest.mark.slow
 def test_a_turn_that_a_shell_in_the_background_begins_is_waited_for_beyond_linger() -> None:
     first: list[Step] = [["line", INIT], ["line", SHELL_STARTED], ["line", whole("m1", said("now"))], ["line", SUCCESS]]
     again: list[Step] = [["line", SHELL_ENDED], ["line", INIT], ["line", whole("m2", said("later"))], ["line", SUCCESS]]

@@ -460,6 +460,7 @@ def test_a_run_without_its_last_line_is_incomplete_whatever_the_exit_code() -> N
     assert (result.error_subtype, result.text) == ("incomplete", "half")
 
 
+@pytest.mark.slow
 def test_retries_alone_do_not_keep_the_watchdog_quiet() -> None:
     """Without is_life this run would go on for as long as the CLI prints its retries."""
     waiting = '{"type":"error","message":"Reconnecting... waiting for network (Connection failed)"}\n'

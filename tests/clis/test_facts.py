@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import attrs
 import pytest
@@ -15,6 +16,8 @@ import pytest
 import remoteclaw_sync
 from remoteclaw_sync.clis.facts import CliFacts
 from remoteclaw_sync.clis.registry import NAMES, all_facts, facts_of, fake_of, runtime_class_of
+from remoteclaw_sync.types import AgentExecuteParams, PermissionMode
+from tests.test_readme import rows_of
 
 PACKAGE = Path(remoteclaw_sync.__file__).parent
 each_cli = pytest.mark.parametrize("cli", all_facts(), ids=lambda cli: cli.name)
@@ -75,6 +78,31 @@ def test_facts_are_had_without_any_runtime() -> None:
     assert "remoteclaw_sync.runtime" not in loaded
 
 
+# --- its page ---------------------------------------------------------------------------------------------------
+
+# The same on every CLI, so that they are described once: in `engine/README.md`, and `tools` become a server.
+NO_ROW_OF_THEIR_OWN = {"abort_signal", "deadline", "permission_mode", "prompt_syntax", "tools"}
+
+
+@each_cli
+def test_the_page_of_a_cli_says_what_each_option_becomes(cli: CliFacts) -> None:
+    page = (PACKAGE / "clis" / cli.name / "README.md").read_text(encoding="utf-8")
+    assert page.startswith(f"# {cli.title}\n")
+    rows = rows_of(page, "option")
+    fields = {field.name for field in attrs.fields(AgentExecuteParams)}
+    modes = {f'"{mode}"' for mode in get_args(PermissionMode)}
+    assert (fields | modes) - set(rows) == NO_ROW_OF_THEIR_OWN
+    assert all(cell for (cell,) in rows.values())
+
+
+@each_cli
+def test_the_page_of_a_cli_tells_its_limits_and_where_the_documents_are_wrong(cli: CliFacts) -> None:
+    page = (PACKAGE / "clis" / cli.name / "README.md").read_text(encoding="utf-8")
+    limits = page.partition("\n## Known limits\n")[2].partition("\n## ")[0]
+    assert limits.count("\n- ") > 3
+    assert len(rows_of(page, "documented")) > 3
+
+
 # --- no CLI's spelling in a general module ----------------------------------------------------------------------
 
 
@@ -85,10 +113,10 @@ def spellings() -> set[str]:
 
 def said_in_code(tree: ast.Module) -> Iterator[str]:
     """Names and strings of a module: what it does, without its documentation (docstrings, comments, examples)."""
-    documentation = {id(node.body[0].value) for node in ast.walk(tree) if has_docstring(node)}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith("EXAMPLES"):
-            documentation.add(id(node.value))
+    documentation = {id(docstring) for node in ast.walk(tree) for docstring in docstrings(node)}
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]).endswith("EXAMPLES"):
+            documentation.add(id(statement.value))
     for node in ast.walk(tree):
         match node:
             case ast.Constant(value=str() as text) if id(node) not in documentation:
@@ -103,9 +131,12 @@ def said_in_code(tree: ast.Module) -> Iterator[str]:
                 yield name
 
 
-def has_docstring(node: ast.AST) -> bool:
-    documented = ast.Module | ast.ClassDef | ast.FunctionDef
-    return isinstance(node, documented) and ast.get_docstring(node) is not None
+def docstrings(node: ast.AST) -> Iterator[ast.expr]:
+    """The one of a module, a class or a function, if it has one."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+        first = node.body[0]
+        assert isinstance(first, ast.Expr)
+        yield first.value
 
 
 def test_the_look_at_code_sees_names_and_strings_and_not_documentation() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import remoteclaw_sync
-from tests.fakes import PATIENCE
+from tests.fakes import PATIENCE, Container
 from tests.installs import put_program
 from tests.test_readme import recipes
 
@@ -61,10 +61,11 @@ class Machine:
             folder.mkdir()
         self.env = {"PATH": f"{self.bin}{os.pathsep}{os.defpath}", "HOME": str(self.home), "TMPDIR": str(root)}
         self.env["PYTHONPATH"] = str(package.parent)
+        self.inside: list[str] = []  # Put before a command; see `Container`.
 
     def python(self, *arguments: str) -> str:
         done = subprocess.run(
-            [sys.executable, *arguments],
+            [*self.inside, sys.executable, *arguments],
             cwd=self.project,
             env=self.env,
             stdin=subprocess.DEVNULL,
@@ -182,7 +183,8 @@ def test_a_version_of_it_that_is_too_old_is_read_from_its_files_and_refused(mach
     assert (found["version"], found["problem"]) == ("2.4.9", "too old, needs >= 3.0.0")
 
 
-def test_its_config_is_restored_after_a_host_that_died_with_it(machine: Machine) -> None:
+def test_its_config_is_restored_after_a_host_that_died_with_it(machine: Machine, container: Container) -> None:
+    machine.inside = container.inside  # What `--repair` ends is not ours outside of it.
     config = machine.project / ".acme" / "config.json"
     config.parent.mkdir()
     config.write_text('{"theme": "dark"}')

@@ -460,7 +460,9 @@ def test_a_byte_order_mark_at_the_beginning_survives(tmp_path: Path) -> None:
     assert played.started["stdin"] == "\ufeff\ufeffhi"
 
 
-def test_a_new_session_is_named_after_its_prompt_unless_the_caller_wants_another_title(tmp_path: Path) -> None:
+def test_the_model_is_not_asked_for_the_title_of_a_new_session_unless_the_caller_wants_that() -> None:
+    """An empty title is one, so OpenCode asks for none: the count of requests in tests/real_clis/test_opencode.py."""
+
     def arguments(params: AgentExecuteParams, **options: Any) -> list[str]:
         return OpenCodeCliRuntime(**options).build_args(params)
 

@@ -16,6 +16,7 @@ from remoteclaw_sync import (
     AgentToolUseEvent,
     create_cli_runtime,
 )
+from remoteclaw_sync.engine.dialect import each_of
 from remoteclaw_sync.runtime import CLIRuntimeBase
 from tests.fakes import dialect_of
 
@@ -28,8 +29,8 @@ def recorded(provider: str) -> Iterator[tuple[CLIRuntimeBase, bytes, list[AgentE
         runtime = create_cli_runtime(provider)
         dialect = dialect_of(runtime)
         for line in path.read_bytes().splitlines():
-            for item in dialect.parse(line):
-                yield runtime, line, list(dialect.events_of(item))
+            for item in dialect.parser()(line):
+                yield runtime, line, list(each_of(dialect.read(item)))
 
 
 @pytest.mark.parametrize("provider", SUPPORTED_PROVIDERS)

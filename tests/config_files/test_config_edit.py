@@ -149,6 +149,7 @@ def as_commented_json(rng: random.Random, config: dict[str, Any]) -> str:
     return text[:-1] + rng.choice(["}", "}\n// end }", "/* } */}", "\n}"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["json", "toml"])
 def test_random_configs_merge_and_come_back_unchanged(format: Any) -> None:
     key = "mcpServers" if format == "json" else "mcp_servers"

@@ -9,7 +9,7 @@ from remoteclaw_sync import McpServerConfig
 from remoteclaw_sync.clis.claude.mcp import claude_entries
 from remoteclaw_sync.clis.codex.mcp import codex_entries, inline_toml
 from remoteclaw_sync.clis.gemini.mcp import gemini_entries
-from remoteclaw_sync.clis.mcp_entries import Hideaway, tool_prefix_name
+from remoteclaw_sync.clis.mcp_entries import EnvReferences, tool_prefix_name
 from remoteclaw_sync.clis.opencode.mcp import opencode_entries
 
 from .test_config_edit import EXAMPLES, random_text
@@ -76,7 +76,7 @@ def test_random_names_and_values_stay_in_their_place_in_inline_toml() -> None:
 
 
 def test_values_that_a_cli_would_expand_are_moved_to_variables() -> None:
-    hide = Hideaway("$", "${{{}}}")
+    hide = EnvReferences("$", "${{{}}}")
     server = McpServerConfig("run", ["$HOME", "plain"], {"PASSWORD": "pa$$word"})
     entry = gemini_entries({"s": server}, hide)["s"]
     assert entry["args"] == ["${REMOTECLAW_SYNC_MCP_0}", "plain"]

@@ -38,7 +38,10 @@ def host_env(tmp_path: Path) -> dict[str, str]:
     return {**ASCII, "HOME": str(tmp_path / "home"), "CODEX_HOME": str(tmp_path / "home" / ".codex")}
 
 
-@pytest.mark.parametrize("provider", SUPPORTED_PROVIDERS)
+@pytest.mark.parametrize(
+    "provider",
+    [pytest.param(name, marks=() if name == "codex" else pytest.mark.slow) for name in SUPPORTED_PROVIDERS],
+)
 def test_values_that_are_not_ascii_reach_every_cli_as_utf_8(
     provider: str, tmp_path: Path, host_env: dict[str, str]
 ) -> None:
@@ -78,6 +81,7 @@ def test_a_run_can_be_recorded_that_sets_a_variable_whose_name_is_not_ascii(
     assert header["env"]["été"] not in (None, "soleil")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["", ", working_directory=os.getcwd(), images=[os.path.abspath('image.png')]"])
 def test_a_folder_whose_name_is_not_ascii_can_be_worked_in(
     given: str, tmp_path: Path, host_env: dict[str, str]

@@ -103,6 +103,7 @@ def test_no_table_names_a_kind_that_is_not_listed() -> None:
     assert named - set(get_args(ErrorSubtype)) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filler", ["a", " ", "session ", "model ", "1", "max session "])
 def test_a_message_as_long_as_a_line_can_be_does_not_hold_up_the_run(filler: str) -> None:
     """Our choice: only both ends are looked at. All 64 MiB would take longer than a test may."""

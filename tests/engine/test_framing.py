@@ -123,6 +123,7 @@ def test_nan_inside_an_object_does_no_harm() -> None:
     assert texts_of(["raw", '{"type":"text","text":"a","cost":NaN}\n'], ["text", "b"]) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_a_line_of_sixty_megabytes_arrives_whole() -> None:
     size = 60 * 1024 * 1024
     steps = (["raw", '{"type":"text","text":"'], ["flood", size, 1], ["raw", '"}\n'], ["text", "end"])

@@ -82,6 +82,7 @@ EXPLAINED = AgentErrorEvent("no login", "AUTH")
         ({"end_reason": EndReason.DEADLINE, "exit_code": -9}, "DEADLINE_EXCEEDED", "timeout"),
         ({"end_reason": EndReason.LINGERED, "exit_code": -15}, "CLI_INCOMPLETE", "incomplete"),
         # The exit, where nothing explains it better.
+        ({"answered": False, "exit_code": 41, "exit_codes": {41: "auth"}}, "CLI_EXIT_ERROR", "auth"),
         ({"exit_code": 1}, "CLI_EXIT_ERROR", "crash"),
         ({"exit_code": -11}, "CLI_EXIT_ERROR", "crash"),
         ({"exit_code": 1, "diagnostics": "401 Unauthorized"}, "CLI_EXIT_ERROR", "auth"),

@@ -95,7 +95,14 @@ def test_nothing_of_a_killed_host_stays_after_the_next_run(machine: Machine, opt
     assert machine.files() == before
 
 
-@pytest.mark.parametrize(("machine", "options"), CASES, ids=NAMES, indirect=["machine"])
+@pytest.mark.parametrize(
+    ("machine", "options"),
+    [
+        pytest.param(*case, id=name, marks=() if name in ("claude", "codex-merge-restore") else pytest.mark.slow)
+        for case, name in zip(CASES, NAMES, strict=True)
+    ],
+    indirect=["machine"],
+)
 def test_the_doctor_finds_and_removes_what_a_killed_host_left(
     machine: Machine, options: dict[str, Any], container: Container
 ) -> None:

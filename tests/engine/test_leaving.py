@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from remoteclaw_sync import AgentEvent, AgentExecuteParams
-from tests.fakes import FakeRuntime, Gate, alive, quick_command, start_host, wait_until
+from tests.fakes import FakeRuntime, Gate, alive, is_guarded, quick_command, start_host, wait_until
 
 GateMaker = Callable[[], Gate]
 
@@ -76,6 +76,7 @@ def test_an_exception_thrown_into_the_generator_comes_out_again(gate: GateMaker)
     assert not any(map(alive, pids))
 
 
+@pytest.mark.slow
 def test_an_exception_raised_into_the_consumers_thread_arrives_while_the_agent_is_silent(gate: GateMaker) -> None:
     """As Dramatiq does at its time limit. The interpreter raises it when the thread next runs Python."""
 
@@ -284,7 +285,7 @@ def test_what_was_borrowed_is_given_back_when_the_consumer_leaves(leave: str, tm
 
 HOST = """
 import os, signal, sys, threading, time
-from tests.fakes import FakeRuntime
+from tests.fakes import FakeRuntime, is_guarded, wait_until
 there, ready = sys.argv[1:]
 grandchild = [["notify", there], ["notify", ready], ["hang"]]
 steps = (["fork", grandchild, True], ["notify", there], ["wait", ready], ["text", "a"], ["hang"])
@@ -402,6 +403,7 @@ def test_a_host_that_is_killed_takes_its_cli_along(number: int, host: Any) -> No
     """Both are silent, so no broken pipe would end them; the guard process does."""
     process, pids = host("for event in runtime.execute('hi'): print(event.type, flush=True)")
     assert process.stdout.readline() == "text\n"
+    assert wait_until(lambda: is_guarded(process.pid))
     process.send_signal(number)
     process.communicate(timeout=30)
     assert wait_until(lambda: not any(map(alive, pids)))
@@ -413,7 +415,7 @@ def test_a_host_that_is_killed_after_a_while_takes_its_cli_along(host: Any) -> N
         """
 events = runtime.execute('hi')
 next(events)
-time.sleep(0.5)
+assert wait_until(lambda: is_guarded(os.getpid()))
 os.kill(os.getpid(), signal.SIGKILL)
 """
     )
@@ -465,7 +467,7 @@ def test_a_forked_copy_does_not_keep_the_pipes_open(host: Any) -> None:
         """
 events = runtime.execute("hi")
 next(events)
-time.sleep(0.5)
+assert wait_until(lambda: is_guarded(os.getpid()))
 if os.fork() == 0:
     os.close(1), os.close(2)
     open(there + ".worker", "w").write(str(os.getpid()))

@@ -38,15 +38,14 @@ def refuse_pidfd(number: int) -> Callable[..., int]:
     return refuse
 
 
-PIDFD_REFUSALS = ("ENOSYS", "EMFILE", "sending EPERM", "sending ENOSYS")
+PIDFD_REFUSALS = ("EPERM", "no such function", "ENOSYS", "EMFILE", "sending EPERM", "sending ENOSYS")
 
 
 @pytest.fixture(
     params=[
         "pidfd",
-        "EPERM",
-        "no such function",
-        *(pytest.param(refusal, marks=pytest.mark.slow) for refusal in PIDFD_REFUSALS),
+        *PIDFD_REFUSALS[:2],
+        *(pytest.param(other, marks=pytest.mark.slow) for other in PIDFD_REFUSALS[2:]),
     ]
 )
 def pidfd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +115,9 @@ def test_nothing_is_left_of_what_got_away(
 
 
 @ESCAPE
+@pytest.mark.parametrize(
+    "pidfd", ["pidfd", *(pytest.param(refusal, marks=pytest.mark.slow) for refusal in PIDFD_REFUSALS)], indirect=True
+)
 @pytest.mark.usefixtures("pidfd")
 def test_one_that_ignores_sigterm_and_has_children_is_ended_with_them(
     escape: tuple[list[bool], list[Any]], gate: GateMaker, who: Who
@@ -156,6 +158,22 @@ def test_a_daemon_that_a_shell_script_sends_away_is_ended(gate: GateMaker, who: 
     assert not alive(pid)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_daemon_that_has_become_another_user_is_ended(gate: GateMaker, who: Who) -> None:
+    """As under `gosu` or `su` in a container, whose root may not ask for the limits of others."""
+    there = gate()
+    become = "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534); os.setsid(); "
+    start = "os.execve('/bin/sh', ['sh', '-c', 'echo \\$\\$; exec sleep 1000'], {})"
+    script = f'("{sys.executable}" -I -S -c "{become}{start}" > {there.path} &); exec sleep 1000'
+    with FakeRuntime(command=["sh", "-c", script]).start("hi", deadline=60) as run:
+        consumer = threading.Thread(target=list, args=(run,))
+        consumer.start()
+        pid = who(there)
+        run.close()
+        consumer.join()
+    assert not alive(pid)
+
+
 # --- the host dies ---------------------------------------------------------------------------------------------------
 
 HOST = """
@@ -184,13 +202,8 @@ def killed_host() -> Iterator[Callable[..., None]]:
         host.communicate()
 
 
-@pytest.mark.parametrize(
-    "escape",
-    [
-        pytest.param(escape, id=name, marks=() if name == "variable alone" else pytest.mark.slow)
-        for name, escape in ESCAPES.items()
-    ],
-)
+@pytest.mark.slow
+@ESCAPE
 def test_the_guard_of_a_killed_host_ends_what_got_away(
     escape: tuple[list[bool], list[Any]], gate: GateMaker, who: Who, killed_host: Callable[..., None]
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from remoteclaw_sync import AgentEvent, AgentTextEvent
-from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished, quick, wait_until
+from tests.fakes import FakeRuntime, Gate, alive, codes, done, finished, is_kept_waiting, quick, wait_until
 
 GateMaker = Callable[[], Gate]
 DONE: list[Any] = ["line", {"type": "done"}]
@@ -26,6 +26,7 @@ def after(run: Any, *texts: str) -> list[AgentEvent]:
 # --- ending the tree ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_cli_that_ignores_sigterm_is_killed() -> None:
     steps = (["ignore", "SIGTERM"], ["text", "a"], ["hang"])
     run = FakeRuntime(*steps).start("hi")
@@ -49,6 +50,7 @@ def test_a_cli_gets_sigterm_first_and_time_to_act_on_it(gate: GateMaker) -> None
         assert done(after(run, "a")).exit_code == 7
 
 
+@pytest.mark.slow
 def test_a_stopped_cli_can_be_ended() -> None:
     events, result = finished(quick(["text", "a"], ["stop"], timeout=SHORT).execute("hi"))
     assert codes(events) == ["WATCHDOG_TIMEOUT"]
@@ -185,6 +187,7 @@ def test_a_cli_that_stays_and_ignores_sigterm_succeeds_too() -> None:
     assert done(FakeRuntime(*steps, linger=0.1, timeout=None).execute("hi")).ok
 
 
+@pytest.mark.slow
 def test_a_cli_that_chatters_on_after_its_last_word_is_ended() -> None:
     """Every line is life for the watchdog, so nothing else would end it."""
     steps = (["text", "a"], DONE, ["beat", 0.05, 1_000_000, '{"type":"heartbeat"}\n'])
@@ -223,6 +226,7 @@ def test_the_last_word_outranks_the_exit(ending: list[Any]) -> None:
     assert result.exit_code != 0
 
 
+@pytest.mark.slow
 def test_the_last_word_outranks_the_watchdog() -> None:
     steps = (["text", "a"], DONE, ["hang"])
     events, result = finished(quick(*steps, linger=60, timeout=SHORT).execute("hi"))
@@ -259,6 +263,7 @@ def test_silence_of_a_cli_that_ignores_sigterm_ends_the_run() -> None:
     assert result.exit_code == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_silence_ends_the_cli_while_nobody_iterates() -> None:
     run = quick(["text", "a"], ["hang"], timeout=SHORT).start("hi")
     with run:
@@ -274,6 +279,7 @@ def test_steady_lines_at_a_third_of_the_timeout_are_life(fd: int) -> None:
     assert done(FakeRuntime(*steps, timeout=1.0).execute("hi")).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fd", [1, 2], ids=["stdout", "stderr"])
 def test_dots_without_an_end_of_line_are_silence(fd: int) -> None:
     steps = (["text", "a"], ["beat", 0.1, 1_000_000, ".", fd])
@@ -289,12 +295,14 @@ def test_a_long_line_that_arrives_slowly_is_life() -> None:
     assert len(done(FakeRuntime(*steps, timeout=1.0).execute("hi")).text) == 9 * len(piece)
 
 
+@pytest.mark.slow
 def test_a_line_that_is_too_long_to_be_kept_is_no_life() -> None:
     steps = (["text", "a"], ["beat", 0.05, 1_000_000, "x" * 65_536])
     runtime = FakeRuntime(*steps, timeout=SHORT, max_line_bytes=200_000)
     assert "WATCHDOG_TIMEOUT" in codes(finished(runtime.execute("hi", deadline=20))[0])
 
 
+@pytest.mark.slow
 def test_what_a_runtime_calls_no_life_does_not_reset_the_clock() -> None:
     class Sceptic(FakeRuntime):
         def is_life(self, chunk: bytes) -> bool:
@@ -349,6 +357,7 @@ def test_a_tool_that_takes_too_long_ends_the_run() -> None:
     assert codes(finished(runtime.execute("hi"))[0]) == ["WATCHDOG_TIMEOUT"]
 
 
+@pytest.mark.slow
 def test_after_the_last_tool_result_the_shorter_limit_counts_again() -> None:
     steps = (
         TOOL,
@@ -385,6 +394,7 @@ def test_a_deadline_ends_the_run_whatever_the_cli_does(steps: list[Any]) -> None
     assert (result.error_subtype, result.aborted) == ("timeout", False)
 
 
+@pytest.mark.slow
 def test_a_deadline_counts_while_a_tool_runs_and_nobody_iterates() -> None:
     run = quick(TOOL, ["hang"]).start("hi", deadline=SHORT)
     with run:
@@ -404,6 +414,7 @@ def test_no_limit_and_endless_limits_work(limit: float | None) -> None:
 NUMBERED = '{"type":"text","text":"%d,","padding":"' + "x" * 1000 + '"}\n'
 
 
+@pytest.mark.slow
 def test_a_consumer_that_stalls_while_the_cli_writes_fifty_megabytes_and_exits_loses_nothing() -> None:
     count = 50_000
     run = FakeRuntime(["repeat", NUMBERED, count], timeout=2.0).start("hi")
@@ -447,7 +458,7 @@ def test_a_cli_that_is_kept_waiting_can_be_aborted() -> None:
     run = FakeRuntime(["repeat", NUMBERED, 1_000_000], max_pending_bytes=100_000).start("hi")
     with run:
         first = next(run)
-        time.sleep(0.2)
+        assert wait_until(lambda: is_kept_waiting(run.pid or 0))
         run.abort()
         assert done([first, *run]).aborted
 
@@ -466,8 +477,8 @@ def test_a_cli_killed_while_it_is_kept_waiting_loses_nothing_it_had_written() ->
     run = FakeRuntime(["repeat", NUMBERED, 1_000_000], max_pending_bytes=100_000).start("hi")
     with run:
         first = next(run)
-        time.sleep(0.5)  # Until the pipe is full.
         assert run.pid is not None
+        assert wait_until(lambda: is_kept_waiting(run.pid or 0))
         os.kill(run.pid, signal.SIGKILL)
         result = done([first, *run])
     numbers = result.text.split(",")

@@ -270,13 +270,13 @@ def test_run_returns_the_result_of_a_failed_run_unless_it_is_to_check() -> None:
     [
         "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
         "signal.signal(signal.SIGCHLD, reap)",
-        "signal.signal(signal.SIGPIPE, signal.SIG_DFL)",
+        pytest.param("signal.signal(signal.SIGPIPE, signal.SIG_DFL)", marks=pytest.mark.slow),
         pytest.param(
             "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE})",
             marks=pytest.mark.slow,
         ),
-        "sys.setrecursionlimit(200)",
-        "os.umask(0o777)",
+        pytest.param("sys.setrecursionlimit(200)", marks=pytest.mark.slow),
+        pytest.param("os.umask(0o777)", marks=pytest.mark.slow),
         pytest.param("gc.set_threshold(1)", marks=pytest.mark.slow),
     ],
 )

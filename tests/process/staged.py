@@ -155,7 +155,7 @@ class Stage:
     def __init__(self, *, start: bool = True, **launch: Any) -> None:
         self.clock = ManualClock()
         self._made = threading.Event()
-        self.child = ChildProcess(make_launch(**launch), self._new_backend, self.clock)
+        self.child = ChildProcess(make_launch(**launch), self._new_backend, self.clock, timer_factory=None)
         if start:
             self.start()
 

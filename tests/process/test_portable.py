@@ -48,6 +48,7 @@ def test_a_big_prompt_to_a_cli_that_never_reads_or_exits_at_once_does_not_block(
     assert done(Portable(["exit", 3]).execute(BIG)).exit_code == 3
 
 
+@pytest.mark.slow
 def test_a_flood_on_both_streams_does_not_block() -> None:
     steps = (["flood", 20 << 20, 2], ["raw", "end", 2], ["repeat", '{"type":"text","text":"x"}\n', 100_000])
     result = done(Portable(*steps).execute("hi"))
@@ -55,12 +56,14 @@ def test_a_flood_on_both_streams_does_not_block() -> None:
     assert result.stderr.endswith("xend")
 
 
+@pytest.mark.slow
 def test_beyond_the_limit_the_cli_waits_and_nothing_is_lost() -> None:
     steps = (["repeat", '{"type":"text","text":"%d,"}\n', 100_000],)
     result = done(Portable(*steps, max_pending_bytes=100_000).execute("hi"))
     assert result.text == "".join(f"{number}," for number in range(100_000))
 
 
+@pytest.mark.slow
 def test_silence_ends_the_run() -> None:
     events, result = finished(Portable(command=quick_command(["text", "a"], ["hang"]), timeout=0.4).execute("hi"))
     assert codes(events) == ["WATCHDOG_TIMEOUT"]

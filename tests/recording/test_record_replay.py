@@ -29,7 +29,7 @@ from remoteclaw_sync import (
 from remoteclaw_sync.recording.recorder import CassetteError
 from remoteclaw_sync.redaction import Scrubber
 from remoteclaw_sync.testing import FakeAnswer, ToolCall, write_fake_cli
-from tests.fakes import FakeRuntime, Gate, codes, done, finished, start_host
+from tests.fakes import FakeRuntime, Gate, codes, done, finished, is_guarded, start_host, wait_until
 
 TEXT_LINE = b'{"type": "text", "text": "x"}'
 
@@ -456,6 +456,7 @@ def test_a_host_that_is_killed_leaves_a_beginning_that_can_be_played(tmp_path: P
     with start_host(code, str(cassette)) as host:
         assert host.stdout is not None
         host.stdout.readline()
+        assert wait_until(lambda: is_guarded(host.pid))
         host.send_signal(signal.SIGKILL)
     events, result = finished(ReplayRuntime(cassette, runtime=FakeRuntime()).execute())
     assert events[0] == AgentTextEvent("said before")

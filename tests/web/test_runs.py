@@ -16,7 +16,7 @@ import pytest
 
 from remoteclaw_sync import AgentEvent, AgentTextEvent
 from remoteclaw_sync.web import EventStream, Runs, TooManyRunsError, UnknownRunError, sse
-from tests.fakes import PATIENCE, FakeRuntime, Gate, alive, wait_until
+from tests.fakes import PATIENCE, FakeRuntime, Gate, alive, is_guarded, wait_until
 from tests.web.streams import Frame, check_whole, frame, frames, text_of
 
 runs_module = sys.modules[Runs.__module__]  # The package has a registry of that name.
@@ -323,6 +323,7 @@ def test_a_worker_that_dies_takes_its_agent_along_and_visitors_are_told(worker: 
     process, run_id, agent = worker("detach")
     stream = sse(registry.get(run_id))
     read = [next_frame(stream), next_frame(stream)]
+    assert wait_until(lambda: is_guarded(process.pid))
     with process:
         process.kill()
     rest = frames(stream)

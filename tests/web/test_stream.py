@@ -236,6 +236,7 @@ def test_dropping_a_stream_ends_its_agent(gate: GateMaker, registry: Runs) -> No
     assert wait_until(lambda: not alive(pid))
 
 
+@pytest.mark.slow
 def test_a_visitor_who_reads_slowly_does_not_make_the_queue_grow() -> None:
     too_many = threading.Event()
 

@@ -13,38 +13,23 @@ import attrs
 
 from ... import errors
 from ...engine.classify import classify_error
-from ...files import open_regular, read_regular
+from ...files import read_regular
 from ...types import AgentErrorEvent, AgentUsage, ErrorSubtype
 from ...wire.fields import Message, integer, items, mapping, number, text, wording
+from ..shared import image_type, without_colours
 
 # --- in: a prompt that is text, and images ---------------------------------------------------------------------
 
-# What the API takes. By their first bytes: a name's ending may lie, and the API refuses a wrong media type.
-IMAGE_SIGNATURES: tuple[tuple[re.Pattern[bytes], str], ...] = (
-    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
-    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
-    (re.compile(rb"GIF8[79]a"), "image/gif"),
-    (re.compile(rb"RIFF....WEBP", re.DOTALL), "image/webp"),
-)
-SIGNATURE_BYTES = 12
 MAX_IMAGE_BYTES = 32 * 1024 * 1024  # The largest request that the API takes, with all that is in it.
 
 
 def image_media_type(path: str | os.PathLike[str]) -> str:
     """The media type of an image file. Raises ValueError naming `images` if Claude cannot be shown it."""
-    shown = os.fspath(path)
-    try:
-        with open_regular(path, follow=True) as file:
-            head = file.read(SIGNATURE_BYTES)
-            size = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise ValueError(f"images: cannot read {shown!r}: {error.strerror}") from None
-    if size > MAX_IMAGE_BYTES:
+    media_type = image_type("images", path)
+    if os.path.getsize(path) > MAX_IMAGE_BYTES:
+        shown = os.fspath(path)
         raise ValueError(f"images: {shown!r} is larger than {MAX_IMAGE_BYTES} bytes, which no request to Claude may be")
-    for signature, media_type in IMAGE_SIGNATURES:
-        if signature.match(head):
-            return media_type
-    raise ValueError(f"images: {shown!r} is none of PNG, JPEG, GIF, WebP, the formats Claude takes")
+    return media_type
 
 
 def user_line(
@@ -214,7 +199,6 @@ def retry_warning(line: Message) -> AgentErrorEvent:
 
 # --- out: stderr ---------------------------------------------------------------------------------------------------
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # Frames, and the source lines with a caret below that Bun prints above them.
 _STACK = re.compile(r"^\s+at |^\s*\d+ \| |^\s*\^\s*$")
 MAX_EXPLANATION = 1_000
@@ -222,7 +206,7 @@ MAX_EXPLANATION = 1_000
 
 def readable_stderr(stderr: str) -> str:
     """What Claude says there to people: no colours, no stack trace."""
-    lines = (_ANSI.sub("", line).rstrip() for line in stderr.split("\n"))
+    lines = (without_colours(line).rstrip() for line in stderr.split("\n"))
     return "\n".join(line for line in lines if line and not _STACK.match(line))[:MAX_EXPLANATION]
 
 

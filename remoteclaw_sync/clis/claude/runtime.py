@@ -19,7 +19,7 @@ from ...types import (
     PromptSyntax,
 )
 from ..dialect import DialectRuntime
-from ..mcp_entries import Hideaway, Servers, check_distinct, tool_prefix_name
+from ..mcp_entries import EnvReferences, Servers, check_distinct, tool_prefix_name
 from .dialect import ClaudeDialect
 from .facts import FACTS
 from .live import LIVE_ARGS, LIVE_ENV, ClaudeLiveDialect
@@ -88,7 +88,6 @@ class ClaudeCliRuntime(DialectRuntime):
         super().__init__(command, timeout, **options)
 
     def reset_state(self) -> None:
-        super().reset_state()
         self._system_prompt_file: str | None = None
         self._mcp_args: tuple[str, ...] = ()
         self._mcp_env: dict[str, str] = {}
@@ -100,7 +99,8 @@ class ClaudeCliRuntime(DialectRuntime):
     # --- the command line -----------------------------------------------------------------------------------
 
     def check_params(self, params: AgentExecuteParams) -> None:
-        check_distinct(params.mcp_servers)
+        if params.mcp_servers:
+            check_distinct(params.mcp_servers)
         for image in params.images:
             image_media_type(image)
 
@@ -113,7 +113,7 @@ class ClaudeCliRuntime(DialectRuntime):
 
     def _inject_mcp(self, servers: Servers, resources: RunResources) -> None:
         """In a private file and not in the arguments, because of the secrets; gone when Claude has read it."""
-        hide = Hideaway("${", "${{{}}}")
+        hide = EnvReferences("${", "${{{}}}")
         config = json.dumps({"mcpServers": claude_entries(servers, hide)}).encode()
         file = PrivateFile(files.temporary_folder(), ".mcp.json", config, CONFIG_READ)
         resources.borrow(file)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Unpack, get_args
 
-from ... import errors, files
+from ... import errors
 from ..._values import check_choice, check_flag
 from ...engine.resources import RunResources
 from ...process.environment import host_environment
@@ -21,6 +21,7 @@ from ...types import (
 )
 from ..dialect import DialectRuntime, McpConfigMode, check_mcp_config
 from ..mcp_entries import Servers, check_distinct
+from ..shared import image_type, prompt_with_its_bom
 from . import mcp as codex_mcp
 from .dialect import CodexDialect
 from .facts import FACTS, codex_home
@@ -49,12 +50,10 @@ OUTER_RUN_VARIABLES = (
     "CODEX_CI",
 )
 
-IMAGE_SIGNATURE = re.compile(rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|GIF8[79]a|RIFF....WEBP", re.DOTALL)
 NO_PROFILE_FILES = (
     "codex was started again with its config.toml borrowed for the MCP servers: it knows no profile files, which came "
     "with 0.134.0"
 )
-BOM = "\ufeff"
 
 
 class CodexOptions(CliOptions, total=False):
@@ -103,7 +102,6 @@ class CodexCliRuntime(DialectRuntime):
         self.wait_for_network = wait_for_network
 
     def reset_state(self) -> None:
-        super().reset_state()
         self._asked_thread: str | None = None
         self._used_before: AgentUsage | None = AgentUsage()  # In this thread; None if that is not known.
         self._instructions_ignored = False
@@ -120,7 +118,7 @@ class CodexCliRuntime(DialectRuntime):
         codex_mcp.check_names(params.mcp_servers)
         check_distinct(params.mcp_servers)
         for index, image in enumerate(params.images):
-            _check_image(f"images[{index}]", image)
+            image_type(f"images[{index}]", image)
 
     def enter_run(self, params: AgentExecuteParams, resources: RunResources) -> None:
         """Look up the thread that is to be resumed, make the images' paths safe, and bring the MCP servers in."""
@@ -178,8 +176,7 @@ class CodexCliRuntime(DialectRuntime):
 
     def stdin_data(self, params: AgentExecuteParams) -> bytes:
         """The prompt; with a second byte order mark before a first, because Codex takes one away."""
-        prompt = params.prompt
-        return (BOM + prompt if prompt.startswith(BOM) else prompt).encode()
+        return prompt_with_its_bom(params.prompt)
 
     def facts(self) -> dict[str, Any]:
         if self._asked_thread is None:
@@ -209,16 +206,6 @@ class CodexCliRuntime(DialectRuntime):
 def _codex_home(params: AgentExecuteParams) -> Path:
     """Where the CLI of this run keeps its threads."""
     return Path(params.working_directory or ".", codex_home({**host_environment(), **params.env}))
-
-
-def _check_image(field: str, path: str | os.PathLike[str]) -> None:
-    try:
-        with files.open_regular(path, follow=True) as file:
-            start = file.read(16)
-    except OSError as error:
-        raise ValueError(f"{field}: cannot read {os.fspath(path)!r}: {error.strerror}") from None
-    if not IMAGE_SIGNATURE.match(start):
-        raise ValueError(f"{field}: {os.fspath(path)!r} is none of PNG, JPEG, GIF, WebP, the formats Codex takes")
 
 
 def _safe_image_paths(params: AgentExecuteParams, resources: RunResources) -> list[str]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import attrs
 
 from ...wire.fields import mapping, text
+from ..shared import without_colours
 
-ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+ +(?:ERROR|WARN|INFO|DEBUG|TRACE) ")
 REFUSED_CALL = re.compile(r"\S+ +ERROR codex_core::tools::router: error=(?P<reason>.*)")
 DENIAL = re.compile(r"rejected|reject command|not permitted|blocked by", re.IGNORECASE)
@@ -53,7 +53,7 @@ def unpack_api_error(message: str) -> tuple[str, str | None]:
 def refused_calls(stderr: str) -> Iterator[RefusedCall]:
     """Those in the log, each once."""
     seen = set()
-    for line in ANSI.sub("", stderr).splitlines():
+    for line in without_colours(stderr).splitlines():
         found = REFUSED_CALL.match(line)
         if found is None or found["reason"] in seen:
             continue
@@ -71,7 +71,7 @@ def without_excerpt(stderr: str) -> str:
 
 def last_words(stderr: str) -> str | None:
     """The sentence that says why it gave up: no log, no stack trace, no excerpt of a configuration file."""
-    lines = [line.rstrip() for line in ANSI.sub("", stderr).splitlines()]
+    lines = [line.rstrip() for line in without_colours(stderr).splitlines()]
     lines = [line for line in lines if not LOG_LINE.match(line) and not NOISE.match(line)]
     for number, line in enumerate(lines):
         rest = lines[number + 1 :]

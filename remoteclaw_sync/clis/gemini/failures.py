@@ -12,8 +12,8 @@ from ... import errors
 from ...engine.classify import classify_error
 from ...types import AgentErrorEvent, ErrorSubtype
 from ...wire.fields import Message, integer, mapping, text, wording
+from ..shared import without_colours
 
-_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 # "[API Error: ...]" is put around errors of every kind, with advice after it for some.
 _API_ERROR = re.compile(r"\[API Error: (?P<cause>.*?)\](?:\n(?P<advice>[^\]]*))?", re.DOTALL)
 _STACK_LINE = re.compile(r"\s+at |\s*file://|\s+(?:status|code|cause|retryDelayMs): |[{}\s]+$")
@@ -107,7 +107,7 @@ def subtype_from_stderr(stderr: str) -> ErrorSubtype | None:
 
 def readable_stderr(stderr: str) -> str:
     """What the CLI says on stderr, without colours, stack traces, the help text and what it says in good runs too."""
-    said = _ANSI.sub("", stderr)
+    said = without_colours(stderr)
     usage = _USAGE.search(said)
     if usage is not None:
         said = said[: usage.start()]
@@ -128,7 +128,7 @@ def is_wrong_usage(stderr: str) -> bool:
 
 def retry_warning(stderr: str) -> AgentErrorEvent | None:
     """That requests to the model had to be repeated, if they had; nothing on stdout tells."""
-    retries = _RETRY.findall(_ANSI.sub("", stderr))
+    retries = _RETRY.findall(without_colours(stderr))
     if not retries:
         return None
     times = "once" if len(retries) == 1 else f"{len(retries)} times"

@@ -22,7 +22,8 @@ from ...types import (
 )
 from ...versions import Standing, standing
 from ..dialect import DialectRuntime
-from ..mcp_entries import Hideaway, Servers, check_distinct
+from ..mcp_entries import EnvReferences, Servers, check_distinct
+from ..shared import check_is_file
 from .dialect import GeminiDialect
 from .facts import FACTS, home_folder, settings_file
 from .failures import (
@@ -111,7 +112,6 @@ class GeminiCliRuntime(DialectRuntime):
         super().__init__(command, timeout, **options)
 
     def reset_state(self) -> None:
-        super().reset_state()
         self._resumed_id: str | None = None
         self._mcp_env: dict[str, str] = {}
         self._mcp_names: tuple[str, ...] = ()
@@ -173,7 +173,7 @@ class GeminiCliRuntime(DialectRuntime):
 
     def _inject_mcp(self, servers: Servers, project: str, settings: str, resources: RunResources) -> None:
         """There is no flag for servers: the settings of the workspace are borrowed until Gemini has read them."""
-        hide = Hideaway("$", "${{{}}}")
+        hide = EnvReferences("$", "${{{}}}")
         entries = gemini_entries(servers, hide)
         loan = BorrowedConfig(ConfigFile(settings, "json", "mcpServers", entries, CONFIG_READ, project=project))
         loan.take(resources.pause)
@@ -249,8 +249,7 @@ class GeminiCliRuntime(DialectRuntime):
 
 
 def _check_image(field: str, path: Path) -> None:
-    if not path.is_file():
-        raise ValueError(f"{field}: {'not a regular file' if path.exists() else 'no such file'}: {path}")
+    check_is_file(field, path)
     if path.suffix.lower() not in IMAGE_SUFFIXES:
         known = ", ".join(sorted(IMAGE_SUFFIXES))
         raise ValueError(f"{field}: gemini knows an image by its name, which must end in one of {known}: {path}")

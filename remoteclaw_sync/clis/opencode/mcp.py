@@ -11,7 +11,7 @@ from typing import Any
 from ...config_files.borrowed import BorrowedConfig, ConfigFile, repair
 from ...engine.resources import RunResources
 from ...types import McpServerConfig
-from ..mcp_entries import Hideaway, Protect, Servers, check_distinct, protected, stdio_entry, tool_prefix_name
+from ..mcp_entries import EnvReferences, Protect, Servers, check_distinct, protected, stdio_entry, tool_prefix_name
 from .facts import config_files
 
 # Written by OpenCode itself into every config that has none.
@@ -82,7 +82,7 @@ def borrow_config(servers: Servers, project: str, resources: RunResources) -> di
     """Put the servers into the project's file until OpenCode has read it; returns variables that this takes."""
     places = config_files(project)
     path = next((path for path in reversed(places) if os.path.lexists(path)), places[0])
-    hide = Hideaway("{", "{{env:{}}}", _as_json_text)
+    hide = EnvReferences("{", "{{env:{}}}", _as_json_text)
     # The first output, whatever it is, comes after all configuration has been read.
     config = ConfigFile(
         path,

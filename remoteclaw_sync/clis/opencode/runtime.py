@@ -19,6 +19,7 @@ from ...types import (
     PromptSyntax,
 )
 from ..dialect import DialectRuntime, McpConfigMode, check_mcp_config
+from ..shared import check_is_file, prompt_with_its_bom
 from . import config as opencode_config
 from . import mcp as opencode_mcp
 from . import stderr as opencode_stderr
@@ -42,8 +43,6 @@ BYPASS_BY_RULES = (
     "with rules that allow what it asks for by default (folders outside, repeated calls), and what your config asks "
     "for is still refused"
 )
-
-BOM = "\ufeff"
 
 
 class OpenCodeOptions(CliOptions, total=False):
@@ -95,7 +94,6 @@ class OpenCodeCliRuntime(DialectRuntime):
         self.generate_title = generate_title
 
     def reset_state(self) -> None:
-        super().reset_state()
         self._store: SessionStore | None = None
         self._instructions: str | None = None
         self._servers: Collection[str] = ()  # The names of the caller's.
@@ -111,9 +109,7 @@ class OpenCodeCliRuntime(DialectRuntime):
         """Raises ValueError for an image that is no file, and for servers that OpenCode cannot tell apart."""
         opencode_mcp.check_names(params.mcp_servers)
         for index, image in enumerate(params.images):
-            if not os.path.isfile(image):
-                what = "is not a regular file" if os.path.exists(image) else "does not exist"
-                raise ValueError(f"images[{index}]: {os.fspath(image)!r} {what}")
+            check_is_file(f"images[{index}]", image)
 
     def resolve(self, params: AgentExecuteParams) -> AgentExecuteParams:
         environment = _environment(params)
@@ -192,8 +188,7 @@ class OpenCodeCliRuntime(DialectRuntime):
 
     def stdin_data(self, params: AgentExecuteParams) -> bytes:
         """The prompt; with a second byte order mark before a first, because OpenCode takes one away."""
-        prompt = params.prompt
-        return (BOM + prompt if prompt.startswith(BOM) else prompt).encode()
+        return prompt_with_its_bom(params.prompt)
 
     def facts(self) -> dict[str, Any]:
         known = {"mcp_servers": [*self._servers], "is_two": self._is_two, "read_only": self._read_only}

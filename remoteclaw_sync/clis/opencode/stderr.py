@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+from ..shared import without_colours
+
 LOG_LINE = re.compile(r"^timestamp=\S+ level=\w+ .*$", re.MULTILINE)
 WARNING_LINE = re.compile(r"^timestamp=\S+ level=WARN .*\n?", re.MULTILINE)
 # Around the text of a config that is no JSON, and the places in it that were wrong, which quote it again.
@@ -37,7 +38,7 @@ PERMISSION = re.compile(r"permission requested: (.+); auto-rejecting")
 
 def without_secrets(stderr: str) -> str:
     """The text without colours and without what it quotes from a config."""
-    return WRONG_VALUE.sub(OMITTED, _without_dump(ANSI.sub("", stderr)))
+    return WRONG_VALUE.sub(OMITTED, _without_dump(without_colours(stderr)))
 
 
 def without_warnings(stderr: str) -> str:
@@ -51,7 +52,7 @@ def failure(stderr: str) -> str | None:
     _, found, message = text.partition(ERROR_PREFIX)
     if not found:
         return REFUSED_ARGUMENTS if HELP.search(text) else text.strip() or None
-    place = WRONG_PLACE.search(ANSI.sub("", stderr))
+    place = WRONG_PLACE.search(without_colours(stderr))
     message = message.replace(f": \n{OMITTED}", f" ({place.group(1)})" if place else "")
     return message.strip().removeprefix(UNEXPECTED).strip() or UNEXPECTED
 
@@ -63,13 +64,13 @@ def is_about_settings(message: str) -> bool:
 
 def refused_arguments(said: str) -> bool:
     """Whether OpenCode printed its help instead of running."""
-    return HELP.search(ANSI.sub("", said)) is not None
+    return HELP.search(without_colours(said)) is not None
 
 
 def lists_flag(help_text: str, flag: str) -> bool:
     """Whether OpenCode's help has this flag, or has it as another name of one."""
     pattern = rf"^\s*(?:--?[\w-]+,\s*)*{re.escape(flag)}(?![\w-])"
-    return re.search(pattern, ANSI.sub("", help_text), re.MULTILINE) is not None
+    return re.search(pattern, without_colours(help_text), re.MULTILINE) is not None
 
 
 def is_database_race(stderr: str) -> bool:
@@ -79,7 +80,7 @@ def is_database_race(stderr: str) -> bool:
 
 def rejected_permissions(stderr: str) -> list[str]:
     """The requests that were turned down because nobody was there to answer: `external_directory (/etc/*)`."""
-    return PERMISSION.findall(ANSI.sub("", stderr))
+    return PERMISSION.findall(without_colours(stderr))
 
 
 def logged_cause(stderr: str, ref: str) -> str | None:

@@ -83,7 +83,8 @@ def place_args(params: AgentExecuteParams, *, is_two: bool) -> list[str]:
 
 def part_id(part: Message) -> str:
     """What tells a part from others: on OpenCode 2 the `id` of a tool's is the call's."""
-    return text(part, "partID") or text(part, "id")
+    found = part.get("partID") or part.get("id")
+    return found if type(found) is str else text(part, "partID") or text(part, "id")
 
 
 def call_id(part: Message) -> str:

@@ -1,0 +1,51 @@
+"""What several CLIs need for the same reason: colours on stderr, byte order marks, image files."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from ..files import open_regular
+
+ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
+
+BOM = "\ufeff"
+
+# What the models' APIs take. By their first bytes: a name's ending may lie, and a wrong media type is refused.
+IMAGE_SIGNATURES: tuple[tuple[re.Pattern[bytes], str], ...] = (
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
+    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
+    (re.compile(rb"GIF8[79]a"), "image/gif"),
+    (re.compile(rb"RIFF....WEBP", re.DOTALL), "image/webp"),
+)
+SIGNATURE_BYTES = 12
+
+
+def without_colours(text: str) -> str:
+    """Text without a terminal's control sequences."""
+    return ANSI.sub("", text)
+
+
+def prompt_with_its_bom(prompt: str) -> bytes:
+    """For a CLI that takes a byte order mark away: with a second one before a first."""
+    return (BOM + prompt if prompt.startswith(BOM) else prompt).encode()
+
+
+def image_type(field: str, path: str | os.PathLike[str]) -> str:
+    """The media type of an image file. Raises ValueError that names the field."""
+    try:
+        with open_regular(path, follow=True) as file:
+            head = file.read(SIGNATURE_BYTES)
+    except OSError as error:
+        raise ValueError(f"{field}: cannot read {os.fspath(path)!r}: {error.strerror}") from None
+    for signature, media_type in IMAGE_SIGNATURES:
+        if signature.match(head):
+            return media_type
+    raise ValueError(f"{field}: {os.fspath(path)!r} is none of PNG, JPEG, GIF, WebP, the formats that can be shown")
+
+
+def check_is_file(field: str, path: str | os.PathLike[str]) -> None:
+    """Raise ValueError that names the field, unless this is a regular file."""
+    if not os.path.isfile(path):
+        what = "is not a regular file" if os.path.exists(path) else "does not exist"
+        raise ValueError(f"{field}: {os.fspath(path)!r} {what}")

@@ -1,0 +1,155 @@
+"""The guard: a shell that outlives this host and ends what the host can no longer end, should it die by SIGKILL.
+
+One serves all children. It is there as long as one of them is, and hears of each on its stdin, a pipe that only this
+host holds: the pipe's end is the host's. Whoever is on its list then is ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import threading
+
+from .greenlets import popen
+from .live_children import spawning
+from .native import write_to_pipe
+from .tag import take_tag_off
+
+logger = logging.getLogger(__name__)
+
+SHELL = "/bin/sh"
+
+# A run is "session:marker:tag"; its processes are known by these as in sweep.py.
+SCRIPT = """
+runs=
+while read -r change run; do
+  others=
+  for other in $runs; do
+    [ "$other" = "$run" ] || others="$others $other"
+  done
+  runs=$others
+  [ "$change" = - ] || runs="$runs $run"
+done
+[ -n "$runs" ] || exit 0
+for run in $runs; do
+  kill -s TERM -- "-${run%%:*}" 2>/dev/null
+done
+sleep 2
+for run in $runs; do
+  session=${run%%:*} tag=${run##*:} marker=${run#*:}
+  marker=${marker%:*}
+  kill -s KILL -- "-$session" 2>/dev/null
+  for folder in /proc/[0-9]*; do
+    { read -r status < "$folder/stat"; } 2>/dev/null || continue
+    set -- ${status##*) }
+    if [ "$4" = "$session" ] || grep -qs "^Max file locks  *$tag " "$folder/limits" ||
+      grep -qsa "$marker=" "$folder/environ"; then
+      kill -s KILL "${folder#/proc/}" 2>/dev/null
+    fi
+  done
+done
+"""
+
+
+class Guard:
+    """Watches over the children of this host. No lock is held while a process starts: with gevent, another greenlet
+    may want the guard meanwhile. What it is told by then waits in the pipe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._runs: set[str] = set()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe = -1
+
+    def watch(self, run: str) -> None:
+        """Put a run on its list. Starts the guard if there is none, or if somebody has killed it."""
+        with self._lock:
+            self._runs.add(run)
+            if self._tell("+", run) or not os.path.exists(SHELL):
+                return
+            killed, self._process = self._process, None
+            try:
+                out, pipe = os.pipe()
+            except OSError as error:
+                logger.warning("no guard process: %s", error)
+                return
+            os.set_blocking(pipe, False)  # If it does not read, there is no use in waiting for it.
+            self._pipe = pipe
+            for each in self._runs:
+                self._tell("+", each)
+        try:
+            self._adopt(_spawn(out), pipe)
+        finally:
+            os.close(out)
+            if killed is not None:
+                killed.wait()
+
+    def _adopt(self, process: subprocess.Popen[bytes] | None, pipe: int) -> None:
+        with self._lock:
+            if self._pipe == pipe:
+                self._process = process
+                if process is None:
+                    self._hang_up()
+                return
+        if process is not None:  # All runs were over before it was there: it has read so, and ends.
+            process.wait()
+
+    def release(self, run: str) -> subprocess.Popen[bytes] | None:
+        """Take a run off its list. After the last one it is no longer needed: then it has been told to end, and the
+        caller has to wait for it."""
+        with self._lock:
+            self._runs.discard(run)
+            self._tell("-", run)
+            if self._runs:
+                return None
+            self._hang_up()
+            process, self._process = self._process, None
+        if process is not None:
+            process.kill()  # It would end by itself, but later.
+        return process
+
+    def forget_after_fork(self) -> None:
+        """In a forked copy of the host: let go of the pipe, so that the original's end is still noticed."""
+        self._lock = threading.RLock()
+        self._runs = set()
+        self._process = None
+        self._hang_up()
+
+    def _tell(self, change: str, run: str) -> bool:
+        """Whether there is a guard to tell."""
+        if self._pipe == -1:
+            return False
+        try:
+            write_to_pipe(self._pipe, f"{change} {run}\n".encode())
+        except OSError as error:
+            logger.warning("the guard process is gone: %s", error)
+            self._hang_up()
+        return self._pipe != -1
+
+    def _hang_up(self) -> None:
+        pipe, self._pipe = self._pipe, -1
+        if pipe != -1:
+            os.close(pipe)
+
+
+def _spawn(stdin: int) -> subprocess.Popen[bytes] | None:
+    try:
+        with spawning():
+            process = popen()(
+                [SHELL, "-c", SCRIPT, "remoteclaw-guard"],
+                stdin=stdin,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={"PATH": os.environ.get("PATH", os.defpath)},
+                cwd="/",
+                start_new_session=True,
+            )
+    except (OSError, RuntimeError) as error:  # RuntimeError: the interpreter is shutting down.
+        logger.warning("no guard process: %s", error)
+        return None
+    take_tag_off(process.pid)
+    return process
+
+
+guard = Guard()
