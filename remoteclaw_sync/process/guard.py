@@ -65,7 +65,7 @@ class Guard:
     def watch_if_there(self, run: str) -> bool:
         """Put a run on its list, if there is a guard for the runs of before. Takes no time."""
         with self._lock:
-            told = self._process is not None and self._tell("+", run)
+            told = self._tell("+", run)
             if told:
                 self._runs.add(run)
             return told

@@ -15,12 +15,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 
 # Starts the agents it is told to start, and ends the one it is told to end.
 HOST = """
     import sys
-    from tests.fakes import FakeRuntime
+    from remoteclaw_sync.process.guard import guard
+    from tests.fakes import FakeRuntime, wait_until
     runs = []
     for order in sys.stdin:
         if order == "start\\n":
             runs.append(FakeRuntime(["text", "a"], ["hang"]).start("hi"))
             next(runs[-1])
+            assert wait_until(lambda: len(guard._runs) == len(runs))  # It hears of a run some moments after its start.
             print(runs[-1].pid, flush=True)
         else:
             runs.pop().close()
