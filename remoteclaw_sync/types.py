@@ -361,9 +361,9 @@ class AgentRunResult(Value):
         text: the answer, all `text` events joined.
         session_id: what to resume with; None if there is nothing to resume.
         duration_ms: wall clock of the run.
-        usage: tokens of this run, if the CLI tells.
+        usage: tokens of this run, if the CLI reports them.
         aborted: the caller ended it.
-        total_cost_usd, api_duration_ms, num_turns, stop_reason: as far as the CLI tells.
+        total_cost_usd, api_duration_ms, num_turns, stop_reason: as far as the CLI reports them.
         error_subtype: what kind of failure it was ("auth", "timeout", ...; README lists them).
         permission_denials: tool calls that were refused.
         exit_code: of the CLI; negative for a signal, None if it never started or had to be left.
@@ -493,7 +493,7 @@ def event_from_dict(data: Mapping[str, Any]) -> AgentEvent:
 
 @runtime_checkable
 class AgentRuntime(Protocol):
-    """Anything that runs an agent and tells about it as events, the last of them `done`."""
+    """Anything that runs an agent and reports it as events, the last of which is `done`."""
 
     def execute(self, params: AgentExecuteParams, /) -> Iterator[AgentEvent]:
         """Run the agent: an iterator that blocks while waiting for the next event. Raises for bad arguments only."""

@@ -76,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     replay.add_argument("--speed", type=float, default=None, help="1 keeps the recorded pauses (default: no pauses)")
     _add_view_options(replay)
 
-    _add_serve_options(_command(commands, "serve", "serve", "open a chat page in the browser, on this machine only"))
+    _add_serve_options(_command(commands, "serve", "serve", "serve a chat page on this machine only"))
 
     doctor = _command(commands, "doctor", "doctor", "show what is installed, what can run, what was left behind")
     doctor.add_argument("-C", "--cwd", metavar="DIR", help="the folder to check (default: this one)")

@@ -1,4 +1,4 @@
-"""What the runtimes of known CLIs share: a dialect of their own."""
+"""What the runtimes of the known CLIs share: each has its own dialect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ McpConfigMode = Literal["inject", "merge-restore"]
 
 
 class DialectRuntime(CLIRuntimeBase):
-    """A runtime whose lines are read by a `Dialect`; it is left with how the CLI is started."""
+    """A runtime that leaves the lines to a `Dialect` and only defines how the CLI is started."""
 
     DIALECT: ClassVar[type[Dialect]]
     expects_terminal_event = True
@@ -48,7 +48,7 @@ class DialectRuntime(CLIRuntimeBase):
             raise UnsupportedOperationError("a runtime with an extract_event of its own has no live sessions")
         return super().live_copy()
 
-    # What a subclass that wants to see the lines does not give itself, it has from the dialect.
+    # A subclass that reads the lines itself gets everything it does not define from the dialect.
 
     def is_life(self, chunk: bytes) -> bool:
         return self.dialect.is_life(chunk)
@@ -70,6 +70,6 @@ class DialectRuntime(CLIRuntimeBase):
 
 
 def check_mcp_config(mode: str) -> None:
-    """Raise ValueError for a way of MCP injection that does not exist."""
+    """Raise ValueError for an unknown way of passing MCP servers."""
     if mode not in get_args(McpConfigMode):
         raise ValueError(f"mcp_config must be one of {', '.join(map(repr, get_args(McpConfigMode)))}, not {mode!r}")

@@ -1,6 +1,6 @@
-"""`CliFacts`: what general modules have to know of one CLI. `clis/<name>/facts.py` has the value.
+"""`CliFacts`: what general modules need to know about one CLI. `clis/<name>/facts.py` has the value.
 
-A value, and cheap to import: whoever looks at it (doctor, versions, factory, the verdict on a run) needs neither the
+It is a plain value and cheap to import: its readers (doctor, versions, factory, the verdict on a run) need neither the
 CLI's runtime nor its dialect.
 """
 
@@ -15,12 +15,12 @@ from ..types import ErrorSubtype
 
 Environment = Mapping[str, str | None]
 
-MAX_CONFIG_BYTES = 1 << 24  # Of a file that a fact is looked up in; one that is larger is not a config file.
+MAX_CONFIG_BYTES = 1 << 24  # Of a file that we look something up in; a larger one is not a config file.
 
 
 @attrs.frozen(kw_only=True)
 class Support:
-    """One line of a CLI's versions, and what works on them.
+    """One release line of a CLI, and what works on its versions.
 
     Args:
         package: the npm package it comes from.
@@ -29,8 +29,8 @@ class Support:
         floor: the oldest on which everything works, by the flags it has.
         least: older ones cannot run, or not safely.
         gaps: what does not work from `least` up to `floor`.
-        untested: no test of ours has run on this line; `tested` is the version it was read from.
-        needs: option of a run -> the version that brought what it takes.
+        untested: none of our tests has run on this line; `tested` is the version whose source code we read.
+        needs: option of a run -> the first version that supports it.
     """
 
     package: str
@@ -44,33 +44,33 @@ class Support:
 
 
 def no_files(env: Environment) -> tuple[str, ...]:
-    """Of a CLI that keeps no login in a file."""
+    """For a CLI that keeps no login in a file."""
     return ()
 
 
 def nothing_borrowed(env: Environment, folder: str) -> dict[str, str | None]:
-    """Of a CLI whose config files are left alone."""
+    """For a CLI whose config files are left alone."""
     return {}
 
 
 @attrs.frozen(kw_only=True)
 class CliFacts:
-    """What is known of a CLI before it is run.
+    """What we know about a CLI before it is run.
 
     Args:
         name: the provider's name, its command, and its folder in `clis/`.
         title: what its makers call it.
         runtime: the class in its `runtime.py`.
         install: the command that installs it.
-        support: its lines of versions, the usual one first, a later major version after it.
-        exit_codes: what it means by those of its exit codes that mean something.
+        support: its release lines, the usual one first, then a later major version.
+        exit_codes: the meaning of those exit codes that have one.
         program_folders: where its own installer puts it; a leading `~` is the home.
         version_env: variables without which `--version` is slow, or leaves something behind.
-        key_variables: variables of which one is enough to log in.
+        key_variables: variables, any one of which is enough to log in.
         login_files: where a login may be stored.
-        trusts: whether a folder is on its own list of trusted ones; None if it keeps none.
-        borrowed_files: the config files that a run in a folder may borrow, and the project that each belongs to (None:
-            the user's own).
+        trusts: whether a folder is on its list of trusted folders; None if it keeps no list.
+        borrowed_files: the config files that a run in a folder may borrow, and the project each belongs to (None: the
+            user's own).
     """
 
     name: str
@@ -88,7 +88,7 @@ class CliFacts:
 
     @property
     def install_hint(self) -> str:
-        """What to tell someone who does not have it."""
+        """A hint for someone who does not have it."""
         return f"install it with: {self.install}"
 
     @property

@@ -1,4 +1,4 @@
-"""What a fake CLI does, whatever its dialect. `clis/<name>/fake.py` has the lines that it prints for it."""
+"""What a fake CLI does, whatever its dialect. `clis/<name>/fake.py` turns it into the lines of that CLI."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOKENS_IN, TOKENS_OUT = 12, 34
 
 @attrs.frozen
 class ToolCall:
-    """A tool that the agent calls, and what that gives."""
+    """A tool that the agent calls, and its result."""
 
     name: str = "bash"
     input: Mapping[str, Any] = attrs.field(factory=dict)
@@ -36,9 +36,9 @@ class Fake:
     """How a CLI is imitated.
 
     Args:
-        session_id: that of its sessions, if the test does not ask for another.
+        session_id: used unless the test asks for another.
         resumed: a pattern with one group, the session that is resumed, for its arguments with a NUL between each two.
-        lines: the lines by which it tells of a script, its last word included.
+        lines: the lines that it prints for a script, including the final one.
         stays: the argument with which it stays and answers one prompt after the other; "": it never does.
     """
 

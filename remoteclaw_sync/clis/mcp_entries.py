@@ -20,7 +20,7 @@ def tool_prefix_name(name: str) -> str:
 
 
 def check_distinct(servers: Servers) -> None:
-    """Raise ValueError if a CLI would take two of the names for one: it would trust both or neither."""
+    """Raise ValueError if a CLI would confuse two of the names: it would trust both or neither."""
     seen: dict[str, str] = {}
     for name in servers:
         other = seen.setdefault(tool_prefix_name(name), name)
@@ -40,10 +40,10 @@ def protected(values: Mapping[str, str], protect: Protect) -> dict[str, str]:
 
 
 class EnvReferences:
-    """Moves values out of a config into environment variables, because the CLI would expand what stands in them.
+    """Moves values out of a config into environment variables, because the CLI would expand references in them.
 
     CLIs replace `$NAME` and `${NAME}`, or `{env:NAME}` and `{file:NAME}`, in every string: a password may contain any
-    of these. What a variable holds is not expanded again, or not if it is `written` so.
+    of these. The value of a variable is not expanded again, at least not if it is `written` this way.
     """
 
     PREFIX = "REMOTECLAW_SYNC_MCP_"

@@ -1,4 +1,4 @@
-"""The CLIs this package knows: their names, and by its name what is known of each."""
+"""The CLIs this package knows: their names, and the facts about each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES: tuple[str, ...] = (
 
 
 def facts_of(name: str) -> CliFacts:
-    """What is known of this CLI. Imports neither its runtime nor another CLI."""
+    """The facts about this CLI. Imports neither its runtime nor another CLI."""
     facts: CliFacts = _module_of(name, "facts").FACTS
     return facts
 
@@ -41,7 +41,7 @@ def fake_of(name: str) -> Fake:
 
 
 def runtime_class_of(name: str) -> type[CLIRuntimeBase]:
-    """The class that runs this CLI. Imported when asked for: who talks to one does not pay for the others."""
+    """The class that runs this CLI. Imported on first use, so that using one CLI does not load the others."""
     found: type[CLIRuntimeBase] = getattr(_module_of(name, "runtime"), facts_of(name).runtime)
     return found
 
@@ -61,7 +61,7 @@ def classify_error(
     status: int | None = None,
     provider: str | None = None,
 ) -> ErrorClass:
-    """What kind of failure this is: "unknown" if nothing is recognised. Looks at the message (then the code), the
-    HTTP status, and what the provider's exit code means."""
+    """What kind of failure this is; "unknown" if it is not recognised. Uses the message (then the code), the HTTP
+    status, and the meaning of the provider's exit code."""
     known = facts_of(provider).exit_codes if exit_code is not None and provider in NAMES else {}
     return _classify(message, code=code, exit_code=exit_code, status=status, exit_codes=known)

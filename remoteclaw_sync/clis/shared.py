@@ -11,7 +11,7 @@ ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 
 BOM = "\ufeff"
 
-# What the models' APIs take. By their first bytes: a name's ending may lie, and a wrong media type is refused.
+# The formats that the models' APIs accept, by their first bytes: a suffix may be wrong, and then the API refuses it.
 IMAGE_SIGNATURES: tuple[tuple[re.Pattern[bytes], str], ...] = (
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
@@ -27,7 +27,7 @@ def without_colours(text: str) -> str:
 
 
 def prompt_with_its_bom(prompt: str) -> bytes:
-    """For a CLI that takes a byte order mark away: with a second one before a first."""
+    """Double a leading byte order mark, for a CLI that removes one."""
     return (BOM + prompt if prompt.startswith(BOM) else prompt).encode()
 
 
@@ -41,7 +41,7 @@ def image_type(field: str, path: str | os.PathLike[str]) -> str:
     for signature, media_type in IMAGE_SIGNATURES:
         if signature.match(head):
             return media_type
-    raise ValueError(f"{field}: {os.fspath(path)!r} is none of PNG, JPEG, GIF, WebP, the formats that can be shown")
+    raise ValueError(f"{field}: {os.fspath(path)!r} is not a PNG, JPEG, GIF or WebP image")
 
 
 def check_is_file(field: str, path: str | os.PathLike[str]) -> None:

@@ -27,6 +27,11 @@ class LiveDialect(Dialect, abc.ABC):
 
     @property
     @abc.abstractmethod
+    def has_begun(self) -> bool:
+        """Whether the CLI has begun to work on the prompt of this turn."""
+
+    @property
+    @abc.abstractmethod
     def has_unanswered(self) -> bool:
         """Whether words were sent that no turn of the CLI has answered yet."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -70,7 +70,6 @@ class LiveSession(Session):
         self._prompt = b""
         self._failure: SpawnFailure | None = None
         self._reused = False  # The process of this turn has served before, or was kept warm for it.
-        self._heard = False  # It has said something in this turn.
         self._begun = False  # It was given the prompt.
         self.dialect: LiveDialect
 
@@ -189,7 +188,7 @@ class LiveSession(Session):
         with self._lock:
             self._due = due
             self._failure = None
-            self._begun = self._heard = False
+            self._begun = False
             if self._latch.reason is EndReason.EXITED:
                 self._latch = EndLatch()  # Once more, with another process.
         self._reused = self._is_warm()
@@ -270,15 +269,16 @@ class LiveSession(Session):
         warnings, self._warnings = self._warnings, []
         return warnings
 
-    def next_items(self) -> Iterator[Any] | None:
+    def listener(self) -> Callable[[], Iterator[Any] | None]:
+        return self._next_items
+
+    def _next_items(self) -> Iterator[Any] | None:
         self._say()
         if self._latch.reason is not None:
             return None
         items = self.reader.next_items()
         if items is None:
             self._latch.claim(EndReason.EXITED)
-        elif not self.reader.at_end:
-            self._heard = True
         return None if self._latch.backlog_unwanted else items
 
     def last_word(self, said: bool) -> None:
@@ -435,7 +435,7 @@ class LiveSession(Session):
     def was_not_heard(self) -> bool:
         gone_by_itself = self.transport.ending.reason in (EndReason.EXITED, EndReason.LINGERED)
         left_alone = self._latch.reason is EndReason.EXITED and self._failure is None
-        return self._reused and not self._heard and gone_by_itself and left_alone
+        return self._reused and not self.dialect.has_begun and gone_by_itself and left_alone
 
     def closing(self) -> Closing:
         return Closing() if self._process is not None or self._failure is not None else super().closing()

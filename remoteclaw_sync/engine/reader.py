@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import errors
 from ..types import AgentErrorEvent
-from ..wire.json_lines import LineFramer, pieces_of
+from ..wire.json_lines import PIECE_BYTES, LineFramer, pieces_of
 from .dialect import Dialect
 from .transport import Transport
 
@@ -46,9 +46,9 @@ class Reader:
         self._transport = transport
         self._parse = dialect.parser()
         self._max_line_bytes = max_line_bytes
-        self._framer = LineFramer(max_line_bytes)
+        self.framer = LineFramer(max_line_bytes)
         self._lines_skipped = 0
-        self.at_end = False
+        self._at_end = False
         self.preamble = Preamble()
         # What of the last chunk has not been taken yet: a turn may be left in the middle of it.
         self.rest: Iterator[Any] = iter(())
@@ -59,24 +59,26 @@ class Reader:
         Raises TimeoutError if nothing has come within `timeout` seconds.
         """
         ending = self._transport.ending
-        if self.at_end or ending.backlog_unwanted:
+        if self._at_end or ending.backlog_unwanted:
             return None
         chunk = self._transport.receive(timeout)
-        self.at_end = chunk is None
-        block = self._framer.flush_block() if chunk is None else self._framer.push_block(chunk)
+        self._at_end = chunk is None
+        block = self.framer.flush_block() if chunk is None else self.framer.push_block(chunk)
         if ending.backlog_unwanted:
             return None
         if block is None:
             return iter(())
         if not self.preamble.is_over:
             self.preamble.push(block)
-        self.rest = itertools.chain.from_iterable(map(self._parse, pieces_of(block)))
+        parse = self._parse
+        few = len(block) <= PIECE_BYTES
+        self.rest = iter(parse(block)) if few else itertools.chain.from_iterable(map(parse, pieces_of(block)))
         return self.rest
 
     def skipped(self) -> AgentErrorEvent | None:
         """An error, if lines have been too long since this was last asked."""
-        if self._framer.lines_skipped == self._lines_skipped:
+        if self.framer.lines_skipped == self._lines_skipped:
             return None
-        self._lines_skipped = self._framer.lines_skipped
+        self._lines_skipped = self.framer.lines_skipped
         message = f"skipped a line of over {self._max_line_bytes} bytes (max_line_bytes)"
         return AgentErrorEvent(message, errors.LINE_TOO_LONG)

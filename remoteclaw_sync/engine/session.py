@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -64,9 +64,9 @@ class Session:
         """Have the agent begin with the turn."""
         self.transport.start()
 
-    def next_items(self) -> Iterator[Any] | None:
-        """What the agent has said next; None when the turn is over. Blocks."""
-        return self.reader.next_items()
+    def listener(self) -> Callable[[], Iterator[Any] | None]:
+        """Gives what the agent has said next; None when the turn is over. Blocks."""
+        return self.reader.next_items
 
     def last_word(self, said: bool) -> None:
         """The agent has said its last word on the turn (or has not, after all)."""
@@ -154,7 +154,7 @@ class Session:
 
     @property
     def was_not_heard(self) -> bool:
-        """Whether the process was gone before it was asked, so that another one can be."""
+        """Whether the process was gone before it had begun with the prompt, so that another one can be asked."""
         return False
 
     def remedy(self) -> AgentErrorEvent | None:

@@ -143,7 +143,9 @@ class Turn:
             transport = session.open(self._due())
             try:
                 self._attach(transport)
-                ending, next_items, read = session.ending, session.next_items, session.dialect.read
+                ending, next_items = session.ending, session.listener()
+                dialect, framer = session.dialect, session.reader.framer
+                read = dialect.read
                 append_text, note = self._text_parts.append, self._note
                 session.start()  # After all else: from here on two threads want the interpreter.
                 for warning in session.said_meanwhile():
@@ -164,6 +166,8 @@ class Turn:
                                     break
                         if ending.backlog_unwanted:
                             break
+                    if dialect.outcome.terminal is None and not self._exit_expected and not framer.lines_skipped:
+                        continue
                     if (skipped := self._after_chunk()) is not None:
                         yield skipped
                 session.close()

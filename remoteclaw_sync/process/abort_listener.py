@@ -1,11 +1,10 @@
-"""Being told when the caller's `threading.Event` is set, without a thread per run and without polling.
+"""Notices when the caller's `threading.Event` is set, without a thread per run and without polling.
 
-An Event can only be waited for, and a thread that waits for someone else's Event cannot be woken when the run
-ends first: it has to poll, or it outlives the run. Measured with 50 idle runs: `wait(0.02)` costs 8 % of a core,
-`wait(1.0)` 0.4 % and leaves each thread behind for up to a second. So the listener joins the Event's own list of
-waiters (the same list since Python 3.2): `Event.set()` calls `release()` on each member, and ours passes it on.
-Anything else that looks like an Event (multiprocessing's, gevent's, a subclass that hides its parts) is polled by a
-thread.
+An Event can only be waited for, and a thread that waits for someone else's Event cannot be woken when the run ends
+first: it has to poll, or it outlives the run. Measured with 50 idle runs: `wait(0.02)` takes 8 % of a core, `wait(1.0)`
+takes 0.4 % and leaves each thread behind for up to a second. So the listener joins the Event's own list of waiters (the
+same list since Python 3.2): `Event.set()` calls `release()` on each member, and ours calls `on_set`.
+A thread polls anything else that looks like an Event (multiprocessing's, gevent's, a subclass that hides its parts).
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from .greenlets import stops_greenlets
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0  # For look-alikes only: reacts within a millisecond, looks for the run's end once a second.
-LOOK_SECONDS = 0.1  # For one whose wait() would stop all greenlets.
+POLL_SECONDS = 1.0  # For look-alikes only: reacts within a millisecond, checks once a second if the run has ended.
+LOOK_SECONDS = 0.1  # For one whose wait() would block all greenlets.
 
 
 class AbortListener:
     """Calls `on_set` when the event is set: in the setter's thread, perhaps twice, so it must be quick and idempotent.
 
-    No lock of the Event is taken: a signal handler that sets it could otherwise wait for its own thread.
+    The Event's lock is not taken: otherwise a signal handler that sets the Event could wait for its own thread.
     Appending to and removing from the list are atomic.
     """
 
@@ -38,7 +37,7 @@ class AbortListener:
         self._detached = threading.Event()
 
     def attach(self) -> None:
-        """Begin to listen; an event that is set already counts."""
+        """Begin to listen. An event that is already set counts."""
         if self._waiters is None:
             threading.Thread(target=self._poll, name="remoteclaw-abort", daemon=True).start()
             return
@@ -47,7 +46,7 @@ class AbortListener:
             self._on_set()
 
     def detach(self) -> None:
-        """Stop listening. A call that is under way may still come through."""
+        """Stop listening. A call in progress may still come through."""
         self._detached.set()
         if self._waiters is not None:
             try:
@@ -66,7 +65,7 @@ class AbortListener:
                     self._on_set()
                     return
         except Exception as error:  # noqa: BLE001 - somebody else's event: a multiprocessing manager that has died
-            logger.warning("abort_signal cannot be asked any more: %s", type(error).__name__)
+            logger.warning("abort_signal can no longer be checked: %s", type(error).__name__)
 
     def _was_set_meanwhile(self) -> bool:
         if not stops_greenlets(self._signal):

@@ -1,4 +1,4 @@
-"""What the supervisor (child.py) needs of a platform: posix.py and fallback.py have it, and so has a recording."""
+"""What the supervisor (child.py) needs from a platform. posix.py, fallback.py and a recording each provide it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .launch import Launch, Sink
 
 
 class Backend(Protocol):
-    """What a platform has to give; posix.py says what each member means.
+    """What a platform must provide; posix.py documents each member.
 
-    Made and called by the supervisor's thread alone, except for `wake` and `unsent_bytes`.
+    Made and called only by the supervisor's thread, except for `wake` and `unsent_bytes`.
     """
 
     pid: int | None
@@ -22,6 +22,7 @@ class Backend(Protocol):
     def unsent_bytes(self) -> int: ...
     def spawn(self) -> None: ...
     def send(self, data: bytes, *, last: bool) -> None: ...
+    def is_guarded(self) -> bool: ...
     def start_guard(self) -> None: ...
     def wake(self) -> None: ...
     def wait(self, timeout: float | None) -> None: ...
@@ -37,7 +38,7 @@ NewBackend = Callable[[Launch, Sink, Sink], Backend]  # The sinks are for the ev
 
 
 class Unborn:
-    """Stands for the backend until there is a Launch to make one from."""
+    """Stands in for the backend until there is a Launch to make one from."""
 
     pid: int | None = None
     exited = False
@@ -46,6 +47,9 @@ class Unborn:
 
     def spawn(self) -> None: ...
     def send(self, data: bytes, *, last: bool) -> None: ...
+    def is_guarded(self) -> bool:
+        return False
+
     def start_guard(self) -> None: ...
     def wake(self) -> None: ...
     def wait(self, timeout: float | None) -> None: ...

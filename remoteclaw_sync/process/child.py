@@ -1,11 +1,11 @@
-"""One CLI process, from before its birth to after its end.
+"""One CLI process, from before it starts to after it ends.
 
-A supervisor thread owns the child: it makes what the child needs and spawns it (in a thread, because Ctrl-C interrupts
-the main one anywhere), reads its two streams, writes its stdin, looks at its clocks, ends its tree, reaps it and cleans
-up. The consumer only takes the chunks that have come, so whether and when it does so cannot hold up anything.
+A supervisor thread owns the child: it makes what the child needs and spawns it (in a thread, because Ctrl-C can
+interrupt the main one anywhere), reads its two streams, writes its stdin, watches its clocks, ends its process tree,
+reaps it and cleans up. The consumer only takes the chunks that have arrived, so a slow consumer holds nothing up.
 
-A child may serve one turn or many. Which of its phases it is in, and how long that may take, is for others to say
-(`begin_phase`); so is when its stdin ends (`send`).
+A child may serve one turn or many. Others decide which phase it is in, how long that may take (`begin_phase`), and when
+its stdin ends (`send`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .. import errors
 from . import live_children as registry
 from .abort_listener import AbortListener
 from .backend import Backend, NewBackend, Unborn
-from .clocks import FOREVER, Clock, PhaseClocks
+from .clocks import FOREVER, Clock, PhaseClocks, TimerFactory, Watchdog
 from .ending import EndLatch, EndReason
 from .greenlets import may_wait
 from .launch import (
@@ -50,34 +50,40 @@ else:
 logger = logging.getLogger(__name__)
 
 TERM_GRACE = 1.5  # From SIGTERM to SIGKILL: the CLIs take 0.03-0.6 s to act on it.
-KILL_PATIENCE = 5.0  # From SIGKILL to giving up on a process that the kernel does not let go (hung disk).
-CLOSE_PATIENCE = TERM_GRACE + KILL_PATIENCE + 3.0  # How long close() waits for the supervisor at the most.
+KILL_PATIENCE = 5.0  # From SIGKILL to giving up on a process that the kernel cannot end (hung disk).
+CLOSE_PATIENCE = TERM_GRACE + KILL_PATIENCE + 3.0  # The longest that close() waits for the supervisor.
 FAREWELL_PATIENCE = 2.0  # From asking a child to exit to ending it by force.
-LINGER_LIMIT = 5  # So many linger times at the most for a CLI that chatters on after its last word.
-# CPython does not notice a signal (Ctrl-C) that comes just before the main thread waits for a lock until it has it.
+LINGER_LIMIT = 5  # At most this many linger times for a CLI that keeps talking after its final message.
+# If a signal (Ctrl-C) comes just before the main thread waits for a lock, CPython handles it only after the wait.
 SIGNAL_PATIENCE = 0.1
-# Nor does an exception that is raised into another thread (Dramatiq's time limit) arrive while that waits for a lock.
+# And an exception raised in another thread (Dramatiq's time limit) does not arrive while that thread waits for a lock.
 EXCEPTION_PATIENCE = 1.0
 LONGEST_SLEEP = 86_400.0  # poll() takes no more than 24 days.
-# A guard process costs a millisecond of CPU: a run that is over sooner goes without. Once the CLI has said something,
-# the guard hardly waits any longer.
+# A guard process takes a millisecond of CPU: a run that ends sooner does without. Once the CLI has said something, the
+# guard is started almost at once.
 GUARD_DELAY = 0.003
 GUARD_DELAY_AFTER_WORDS = 0.0005
-LONGEST_WORD = 64  # Bytes: what tells a tool call may be cut by the end of a chunk.
+WATCHDOG_DELAY = 2.0  # Seconds: the watchdog is a thread, and a short run goes without.
+LONGEST_WORD = 64  # Bytes: the text that marks a tool call may be cut by the end of a chunk.
 
 
 class ChildProcess:
-    """A child and its supervisor. `start`, `receive`, `expect_exit` and `tools_outstanding` are the consumer's; the
+    """A child and its supervisor. `start`, `receive`, `expect_exit` and `tools_outstanding` are for the consumer; the
     rest may be called from any thread.
 
     Args:
         setup: what makes the child's Launch, in the supervisor's thread; or the Launch.
         backend: what spawns it, moves its bytes and ends it.
-        clock: seconds that only go forward. All waiting is done by the backend, so tests can have time in their hands.
+        clock: a monotonic clock in seconds.
+        timer_factory: makes the watchdog's timers. None: only the backend waits, so tests can control time.
     """
 
     def __init__(
-        self, setup: Setup | Launch, backend: NewBackend = PlatformBackend, clock: Clock = time.monotonic
+        self,
+        setup: Setup | Launch,
+        backend: NewBackend = PlatformBackend,
+        clock: Clock = time.monotonic,
+        timer_factory: TimerFactory | None = threading.Timer,
     ) -> None:
         self._setup: Setup = Ready(setup) if isinstance(setup, Launch) else setup
         self._new_backend = backend
@@ -85,17 +91,17 @@ class ChildProcess:
         self._launch: Launch  # From `prepare` on, and so before the first chunk.
         self._loans: tuple[Loan, ...] = ()
         self._observer: Observer | None = None
-        # What has come and waits for the consumer; None is the end. Bounded in bytes by _pending(). Not a Queue: an
-        # exception that hits the consumer inside one could leave its lock locked, and the supervisor would wait for it.
+        # Chunks that wait for the consumer; None is the end. _pending() limits the bytes. Not a Queue: an exception in
+        # the consumer inside a Queue could leave its lock held, and the supervisor would wait for it for ever.
         self._chunks: deque[bytes | None] = deque()
-        self._arrived = _locked()  # Released when something has come; released already, it tells nothing new.
+        self._arrived = _locked()  # Released when something has arrived.
         self._bytes_in = 0  # Written by the supervisor alone.
         self._bytes_out = 0  # Written by the consumer alone.
         self._bytes_at_end: int | None = None
         self._max_pending = 0
         self._chunk_in_hand = b""
         self._paused = False
-        # What the supervisor has yet to pass on to the backend. The lock is re-entered by signal handlers and the GC.
+        # Input that the supervisor must still pass to the backend. Signal handlers and the GC may re-enter the lock.
         self._outbox: deque[tuple[bytes, bool]] = deque()
         self._outbox_bytes = 0
         self._outbox_lock = threading.RLock()
@@ -110,6 +116,8 @@ class ChildProcess:
         self._listener: AbortListener | None = None
         self._clock = clock
         self._clocks = PhaseClocks(clock)
+        self._watchdog = None if timer_factory is None else Watchdog(self._wake, timer_factory)
+        self._watchdog_from = FOREVER
         self._exit_expected_at: float | None = None
         self._last_word_at: float | None = None
         self._life_in_events = LifeSigns(0)  # With the bounds of the launch from `prepare` on.
@@ -126,7 +134,7 @@ class ChildProcess:
     # --- for the consumer -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin. Does not block; what goes wrong is in `exit` once `receive` has said None."""
+        """Begin. Does not block; a failure is in `exit` once `receive` has returned None."""
         thread = threading.Thread(target=self._supervise, name="remoteclaw-supervisor", daemon=True)
         self._thread = thread  # First: without it close() has nothing to do.
         registry.add(self)
@@ -143,9 +151,9 @@ class ChildProcess:
             self._end_without_child(SpawnFailure(errors.SPAWN_FAILED, f"cannot start a thread: {error}"))
 
     def receive(self, timeout: float | None = None) -> bytes | None:
-        """The next bytes of the events stream, or None when the child is gone and all has been read. Blocks.
+        """The next bytes of the events stream, or None when the child is gone and everything has been read. Blocks.
 
-        Raises TimeoutError if nothing has come within `timeout` seconds. None is the answer to every further call.
+        Raises TimeoutError if nothing has come within `timeout` seconds. After None, every further call returns None.
         """
         self._chunk_in_hand = b""
         if not self._chunks:
@@ -181,13 +189,13 @@ class ChildProcess:
 
     @property
     def heard_in_time(self) -> bool:
-        """Whether the chunk in hand came before the child was told to end: a CLI may finish its turn on SIGTERM."""
+        """Whether the current chunk came before we asked the child to end: a CLI may finish its turn on SIGTERM."""
         return self._bytes_at_end is None or self._bytes_out <= self._bytes_at_end
 
     def expect_exit(self, expected: bool, linger: float | None = None) -> None:
-        """The CLI has said its last word (or has not, after all): it may stay for the linger time only.
+        """The CLI has sent its final message (or, after all, has not): it may stay only for the linger time.
 
-        Said anew after each chunk; until then, what has come meanwhile may be the beginning of another turn.
+        Must be called again after each chunk: a new chunk may be the beginning of another turn.
         """
         if not expected:
             self._last_word_at = self._exit_expected_at = None
@@ -215,24 +223,24 @@ class ChildProcess:
 
     @property
     def phase(self) -> Phase:
-        """What `begin_phase` said last."""
+        """The phase that `begin_phase` last set."""
         return self._clocks.phase
 
     @property
     def exit(self) -> Exit | None:
-        """How it ended; None while there is anything left of it."""
+        """How it ended; None while anything of it is left."""
         return self._exit(EndReason.EXITED) if self._finished.is_set() else None
 
     def _exit(self, otherwise: EndReason) -> Exit:
         return Exit(self.exit_code, self.ending.reason or otherwise, self.diagnostics, self.failure)
 
     def send(self, data: bytes, *, last: bool = False) -> None:
-        """Write this to the child's stdin, after all that was sent before, and close stdin after it if it is the last.
+        """Write this to the child's stdin, after everything sent before; if it is the last, close stdin afterwards.
 
         Does not block, and does nothing once the child has ended, has closed its stdin, or was sent the last.
         Raises UnreadInputError if more than `max_unsent_bytes` would wait for a child that does not read.
         """
-        data = bytes(data)  # Here, and not in the supervisor: a str or a list raises TypeError where it comes from.
+        data = bytes(data)  # Here and not in the supervisor, so that a str or a list raises TypeError in the caller.
         if not self._is_ours():
             return
         with self._outbox_lock:
@@ -250,9 +258,9 @@ class ChildProcess:
         self._wake()
 
     def begin_phase(self, phase: Phase, limits: Limits) -> None:
-        """From now on the child is in this phase, and its clocks count from now. No tool runs and no exit is expected,
-        as far as anybody knows. A limit that runs out ends the child: WATCHDOG for silence, DEADLINE for the wall
-        clock, LINGERED for either while it is ENDING."""
+        """The child enters this phase, and its clocks start now. It is assumed that no tool is running and no exit is
+        expected. When a limit runs out, the child is ended: WATCHDOG for silence, DEADLINE for the wall clock, LINGERED
+        for either while it is ENDING."""
         self.tools_outstanding = False
         if phase is not Phase.ENDING:
             self.expect_exit(False)
@@ -260,7 +268,7 @@ class ChildProcess:
         self._wake()
 
     def pause_clock(self) -> None:
-        """The child is waiting for somebody else, so its silence is not a fault. The wall clock runs on."""
+        """The child is waiting for somebody else, so its silence is not a fault. The wall clock keeps running."""
         self._clocks.hold()
 
     def resume_clock(self) -> None:
@@ -277,7 +285,7 @@ class ChildProcess:
             self.begin_phase(Phase.ENDING, Limits(wall_clock=FAREWELL_PATIENCE))
 
     def request_end(self, reason: EndReason) -> None:
-        """Have the child's tree ended for this reason, unless there is another already. Does not block."""
+        """Ask for the child's tree to be ended for this reason, unless there already is one. Does not block."""
         if self._is_ours():
             self._claim_end(reason)
             self._wake()
@@ -292,7 +300,7 @@ class ChildProcess:
         self._backend.wake()
 
     def request_close(self) -> None:
-        """As `request_end`, because nobody wants to hear any more of it."""
+        """Like `request_end`, because nobody wants any more output."""
         self.request_end(EndReason.CLOSED)
 
     def begin_exit(self) -> None:
@@ -303,8 +311,8 @@ class ChildProcess:
             self.request_close()
 
     def close(self) -> Exit:
-        """End the child's tree and wait until it is gone: one that was let go has its time to exit first. Bounded, and
-        does nothing a second time."""
+        """End the child's tree and wait, with a limit, until it is gone. A child that was let go first gets its time to
+        exit. A second call does nothing."""
         thread = self._thread
         if self._is_ours() and thread is not None:
             if self.phase is Phase.ENDING and threading.current_thread() is not thread and may_wait():
@@ -317,7 +325,7 @@ class ChildProcess:
 
     def _wait_until_gone(self, thread: threading.Thread) -> None:
         if thread.ident is None:
-            registry.discard(self)  # Ctrl-C came before the thread; should it start yet, it finds this end.
+            registry.discard(self)  # Ctrl-C came before the thread started; if it still starts, it finds this end.
         elif threading.current_thread() is not thread and may_wait():
             # (The GC may close a forgotten run in any thread, also in one of its own.)
             self._finished.wait(CLOSE_PATIENCE)
@@ -327,7 +335,7 @@ class ChildProcess:
         self.request_end(EndReason.ABORTED)
 
     def forget_after_fork(self) -> None:
-        """In a forked copy of the host, where nobody would ever fill the queue: here the run is over."""
+        """In a forked copy of the host, where nothing would ever fill the queue: the run is over here."""
         self._chunks, self._arrived = deque([None]), _locked()
         self.ending = EndLatch()
         self.ending.claim(EndReason.CLOSED)
@@ -352,7 +360,7 @@ class ChildProcess:
                 self._wind_up()
 
     def _is_ours(self) -> bool:
-        """False in a forked copy of the host, where threads are gone, but gevent's greenlets go on."""
+        """False in a forked copy of the host, where threads are gone but gevent's greenlets continue."""
         return os.getpid() == self._owner
 
     def _wind_up(self) -> None:
@@ -361,7 +369,7 @@ class ChildProcess:
         finally:
             registry.discard(self)
             self._finished.set()
-            # Last: when the consumer has it, this thread is as good as gone, and close() need not wait for it.
+            # Last: once the consumer has it, this thread is practically gone, and close() need not wait for it.
             self._chunks.append(None)
             self._wake_consumer()
 
@@ -381,13 +389,15 @@ class ChildProcess:
             self._input_ended = True
         if not self._clocks.begun:
             self._clocks.begin(Phase.STARTING, launch.limits)
-        # Last: a request to end that found no backend to wake has been noted, and is looked for next.
+        # Last: a request to end that found no backend to wake is recorded, and is checked next.
         self._backend = self._new_backend(launch, self._on_events, self._on_diagnostics)
         return True
 
     def _clean_up(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
         if self._listener is not None:
-            self._listener.detach()  # Here too: the consumer may have been interrupted before it came to that.
+            self._listener.detach()  # Here too: the consumer may have been interrupted before it could.
         self._outbox.clear()
         try:
             self.exit_code = self._backend.finish(drain=not self.ending.backlog_unwanted)
@@ -405,17 +415,18 @@ class ChildProcess:
         backend, clock = self._backend, self._clock
         backend.spawn()
         now = self._clocks.last_life = clock()
-        self._guard_at = now + GUARD_DELAY
+        self._guard_at = FOREVER if backend.is_guarded() else now + GUARD_DELAY
+        self._watchdog_from = now + WATCHDOG_DELAY
         due: float | None = FOREVER
         while not backend.exited:
-            # What a chunk needs is done when it is read; only the rest needs a look around.
+            # Chunks are handled as they are read; only other events need a check.
             if self._must_look or now >= self._next_look_at or backend.events_ended:
-                self._must_look = False  # First: who changes anything from here on has to wake us.
+                self._must_look = False  # First: anyone who changes something from here on must wake us.
                 self._next_look_at = FOREVER
                 due = self._look_around(now)
                 if due is None:
                     return
-                self._next_look_at = due
+                self._next_look_at = self._without_watchdog(due, now)
             due = self._next_look_at
             if self._chunks:
                 if self._guard_at != FOREVER:
@@ -426,8 +437,16 @@ class ChildProcess:
             backend.wait(None if due == FOREVER else min(max(due - now, 0.0), LONGEST_SLEEP))
             now = clock()
 
+    def _without_watchdog(self, due: float, now: float) -> float:
+        """Until when the supervisor itself has to sleep at the most. What is further off, the watchdog takes over."""
+        if self._watchdog is None or due == FOREVER or due - now < WATCHDOG_DELAY:
+            return due
+        if now < self._watchdog_from:
+            return self._watchdog_from
+        return FOREVER if self._watchdog.set(due, now) else due
+
     def _look_around(self, now: float) -> float | None:
-        """Do what is due; says when to look again. None: this child cannot be ended."""
+        """Do what is due; returns when to check again. None: this child cannot be ended."""
         self._pass_on_input()
         self._apply_back_pressure(now)
         if now >= self._guard_at:
@@ -459,9 +478,9 @@ class ChildProcess:
                 self._outbox_bytes -= len(data)
 
     def _look_at_clocks(self, now: float) -> float:
-        """End the child if a clock has run out; says when the next one may."""
+        """End the child if a clock has run out; returns when the next one may."""
         if self._backend.events_ended and self._exit_expected_at is None:
-            self._exit_expected_at = now + self._launch.linger  # With its stream closed it cannot say any more.
+            self._exit_expected_at = now + self._launch.linger  # It has closed its stream, so nothing more can come.
         expected = self._exit_expected_at
         if expected is not None and now >= expected:
             self.ending.claim(EndReason.LINGERED)
@@ -477,7 +496,7 @@ class ChildProcess:
         return found if expected is None else min(found, expected)
 
     def _in_tool(self) -> bool:
-        """Asked only when a clock runs out, so it may take its time."""
+        """Called only when a clock runs out, so it may be slow."""
         return self.tools_outstanding or self._tool_call_unread() or self._says(self._launch.runs_tool)
 
     def _tool_call_unread(self) -> bool:
@@ -500,20 +519,20 @@ class ChildProcess:
         full = self._pending() >= self._max_pending
         if full and not self._paused:
             self._paused = True
-            self._must_look = True  # Once more: the consumer may have caught up before it could see this.
+            self._must_look = True  # Again: the consumer may have caught up before it could see this.
             self._backend.pause_reading()
         elif self._paused and self._pending() <= self._max_pending // 2:
-            self._clocks.last_life = now  # Kept waiting is not silent.
+            self._clocks.last_life = now  # It was kept waiting, which is not silence.
             self._paused = False
             self._backend.resume_reading()
 
     def _on_events(self, chunk: bytes) -> None:
         if self._life_in_events.are_in(chunk):
             self._clocks.last_life = self._clock()
-        self._exit_expected_at = None  # The consumer says so again if that was not the beginning of another turn.
+        self._exit_expected_at = None  # The consumer sets it again unless another turn begins here.
         self._bytes_in += len(chunk)
         if self._observer is not None:
-            self._observer.said(chunk)  # First: what the consumer has heard is on record if the host dies of it.
+            self._observer.said(chunk)  # First, so that what the consumer sees is on record if it crashes the host.
         self._chunks.append(chunk)
         if self._bytes_in - self._bytes_out >= self._max_pending:
             self._must_look = True

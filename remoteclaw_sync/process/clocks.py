@@ -1,11 +1,12 @@
 """The clocks of a child: how long it may be silent, and how long its phase may take.
 
-They have no thread and no timer. The supervisor sleeps until the time that `look` gave it; a sign of life in between
-only moves a time stamp.
+`PhaseClocks` have no thread and no timer: a sign of life only moves a time stamp. `Watchdog` is the timer that has the
+supervisor look at them.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import attrs
@@ -14,7 +15,9 @@ from .ending import EndReason
 from .launch import Limits, Phase
 
 Clock = Callable[[], float]
+TimerFactory = Callable[[float, Callable[[], None]], threading.Timer]
 FOREVER = float("inf")
+LONGEST_TIMER = 86_400.0  # threading.Timer takes what a C timestamp takes; a look once a day costs nothing.
 
 
 @attrs.frozen
@@ -24,14 +27,49 @@ class _Current:
     began_at: float
 
 
+class Watchdog:
+    """One lazy `threading.Timer`: it rings when a clock may have run out, and not before each sign of life is seen.
+
+    A Timer per line would cost 260-520 µs a line. For the supervisor alone; `cancel` too.
+    """
+
+    def __init__(self, ring: Callable[[], None], timer_factory: TimerFactory = threading.Timer) -> None:
+        self._ring = ring
+        self._timer_factory = timer_factory
+        self._timer: threading.Timer | None = None
+        self._due = FOREVER  # When it will ring.
+
+    def set(self, due: float, now: float) -> bool:
+        """Have it ring at that time at the latest. If it rings sooner, it is to be set again. False if it cannot."""
+        if self._due <= due and self._due > now:
+            return True
+        self.cancel()
+        timer = self._timer_factory(min(due - now, LONGEST_TIMER), self._ring)
+        timer.daemon = True
+        timer.name = "remoteclaw-watchdog"
+        try:
+            timer.start()
+        except RuntimeError:
+            return False  # No thread can be started, for example because the interpreter is shutting down.
+        self._timer, self._due = timer, min(due, now + LONGEST_TIMER)
+        return True
+
+    def cancel(self) -> None:
+        """It does not ring any more. Waits until its thread is gone."""
+        timer, self._timer, self._due = self._timer, None, FOREVER
+        if timer is not None:
+            timer.cancel()
+            timer.join(timeout=1.0)
+
+
 class PhaseClocks:
-    """Those of the phase that a child is in. `look` is the supervisor's; the rest may be called from any thread."""
+    """The clocks of a child's current phase. `look` is for the supervisor; the rest may be called from any thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._current = _Current(Phase.STARTING, Limits(), clock())
         self._held = False
-        self.begun = False  # Whether anybody has said which phase this is.
+        self.begun = False  # Whether a phase has been set.
         self.last_life = self._current.began_at
 
     @property
@@ -39,7 +77,7 @@ class PhaseClocks:
         return self._current.phase
 
     def begin(self, phase: Phase, limits: Limits) -> None:
-        """All clocks start again, from now."""
+        """Restart all clocks now."""
         now = self._clock()
         self.begun = True
         self._held = False
@@ -51,12 +89,12 @@ class PhaseClocks:
         self._held = True
 
     def release(self) -> None:
-        """Start the silence clock again, from now."""
+        """Restart the silence clock now."""
         self.last_life = self._clock()
         self._held = False
 
     def look(self, now: float, *, kept_waiting: bool, in_tool: Callable[[], bool]) -> EndReason | float:
-        """Why the child has to end now, or until when nobody needs to look again."""
+        """Why the child must end now, or when to check again."""
         current, limits = self._current, self._current.limits
         over = FOREVER if limits.wall_clock is None else current.began_at + limits.wall_clock
         if now >= over:
@@ -71,7 +109,7 @@ class PhaseClocks:
     def _look_at_silence(
         self, now: float, outside: float, inside: float | None, kept_waiting: bool, in_tool: Callable[[], bool]
     ) -> float:
-        """Until when nobody needs to look; not after now: it has been silent for too long."""
+        """When to check again. If that is not in the future, it has been silent for too long."""
         shortest = outside if inside is None else min(outside, inside)
         if kept_waiting or self._held:
             return now + shortest
@@ -80,5 +118,5 @@ class PhaseClocks:
             return since + shortest
         limit = inside if in_tool() else outside
         end = FOREVER if limit is None else since + limit
-        # Even if there is more time left: a tool may end, or begin, without a word.
+        # Even if there is more time left: a tool may begin or end without any output.
         return min(end, now + shortest)

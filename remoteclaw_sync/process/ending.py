@@ -17,12 +17,12 @@ class EndReason(enum.Enum):
     CLOSED = "left by its consumer"
 
 
-# After these nobody wants what is still unread, also when they come second.
+# After these nobody wants the unread output, even if they come second.
 BACKLOG_UNWANTED = (EndReason.ABORTED, EndReason.CLOSED)
 
 
 class EndLatch:
-    """Keeps the first reason it is given. Safe from any thread, also re-entered by a signal handler or the GC."""
+    """Keeps the first reason it is given. Safe from any thread, even when re-entered by a signal handler or the GC."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

@@ -1,6 +1,6 @@
 """The plain fallback for systems without POSIX: blocking threads, `terminate()`, `kill()`.
 
-It ends the CLI itself, not its descendants, and a reader stays behind for as long as one of those holds the pipe.
+It ends only the CLI itself, not its descendants, and a reader thread stays for as long as one of those holds the pipe.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ JOIN_SECONDS = 1.0  # After the exit a reader needs only as long as it takes to 
 
 
 class PortableBackend:
-    """Same methods as PosixBackend, made of what every platform has."""
+    """The methods of PosixBackend, with only what every platform has."""
 
     def __init__(self, launch: Launch, events: Sink, diagnostics: Sink) -> None:
         self._launch = launch
@@ -74,6 +74,9 @@ class PortableBackend:
         thread.start()
         return thread
 
+    def is_guarded(self) -> bool:
+        return True
+
     def start_guard(self) -> None:
         """There is none here."""
 
@@ -110,11 +113,11 @@ class PortableBackend:
 
     @property
     def unsent_bytes(self) -> int:
-        """How much the child has yet to take."""
+        """How many bytes the child has not read yet."""
         return self._bytes_to_write - self._bytes_written
 
     def send(self, data: bytes, *, last: bool) -> None:
-        """Have it written to stdin, and stdin closed after it if it is the last."""
+        """Queue it for stdin; if it is the last, close stdin afterwards."""
         self._bytes_to_write += len(data)
         self._input.put(data)
         if last:

@@ -1,9 +1,9 @@
 """Hosts whose threads are greenlets: gevent works, eventlet is refused.
 
-After gevent's `monkey.patch_all()`, `threading` starts greenlets, and its locks let others run while one waits.
-So the supervisor is a greenlet too, and what it waits in has to let others run: gevent's poll and Popen, whether or not
-`select` and `subprocess` are patched. Where threads are real ones it is the other way round: gevent's poll would set up
-an event loop in each of them, and nobody would take it down.
+After gevent's `monkey.patch_all()`, `threading` starts greenlets, and its locks let others run while one waits. So the
+supervisor is a greenlet too, and must wait in something that lets others run: gevent's poll and Popen, whether or not
+`select` and `subprocess` are patched. With real threads it must not use them: gevent's poll would create an event loop
+in each thread, and nobody would close it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NEEDED_UNPATCHED = ("os", "select", "socket", "subprocess", "thread", "time")
 
 
 def check_host() -> None:
-    """Raise RuntimeError in a host, or a thread of it, in which no run would work."""
+    """Raise RuntimeError if runs cannot work in this host or this thread."""
     patcher = sys.modules.get("eventlet.patcher")
     if patcher is not None and any(map(patcher.is_monkey_patched, NEEDED_UNPATCHED)):
         raise RuntimeError("runs do not work after eventlet.monkey_patch(): use real threads, or gevent")
@@ -50,7 +50,7 @@ def _gevent(submodule: str = "") -> Any:
 
 
 def new_poll() -> select.poll:
-    """A `select.poll()` that stops nobody but who waits in it."""
+    """A `select.poll()` that blocks only its caller."""
     made: select.poll
     if threads_are_greenlets():
         made = _gevent(".select").poll()
@@ -68,10 +68,10 @@ def popen() -> type[subprocess.Popen[bytes]]:
 
 
 def may_wait() -> bool:
-    """False in gevent's event loop, which must never wait, and in which the GC may find a forgotten run."""
+    """False in gevent's event loop, which must never wait, but in which the GC may close a forgotten run."""
     return not threads_are_greenlets() or _gevent().getcurrent() is not _gevent().get_hub()
 
 
 def stops_greenlets(event: object) -> bool:
-    """Whether to wait for this event would stop them all, not only the one that waits: multiprocessing's would."""
+    """Whether waiting for this event would block all greenlets, not only the caller's: multiprocessing's would."""
     return threads_are_greenlets() and not isinstance(event, _gevent(".event").Event)

@@ -1,7 +1,7 @@
-"""The guard: a shell that outlives this host and ends what the host can no longer end, should it die by SIGKILL.
+"""The guard: a shell that outlives this host. If the host dies by SIGKILL, the guard ends the host's runs.
 
-One serves all children. It is there as long as one of them is, and hears of each on its stdin, a pipe that only this
-host holds: the pipe's end is the host's. Whoever is on its list then is ended.
+One guard serves all children and lives as long as any of them. It learns of each on its stdin, a pipe that only this
+host holds: when the pipe closes, the host is gone, and the guard ends every run on its list.
 """
 
 from __future__ import annotations
@@ -53,14 +53,22 @@ done
 
 
 class Guard:
-    """Watches over the children of this host. No lock is held while a process starts: with gevent, another greenlet
-    may want the guard meanwhile. What it is told by then waits in the pipe."""
+    """Watches over the children of this host. No lock is held while the guard process starts: with gevent, another
+    greenlet may want it meanwhile. Messages to it wait in the pipe until then."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._runs: set[str] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
+
+    def watch_if_there(self, run: str) -> bool:
+        """Put a run on its list, if there is a guard for the runs of before. Takes no time."""
+        with self._lock:
+            told = self._tell("+", run)
+            if told:
+                self._runs.add(run)
+            return told
 
     def watch(self, run: str) -> None:
         """Put a run on its list. Starts the guard if there is none, or if somebody has killed it."""
@@ -74,7 +82,7 @@ class Guard:
             except OSError as error:
                 logger.warning("no guard process: %s", error)
                 return
-            os.set_blocking(pipe, False)  # If it does not read, there is no use in waiting for it.
+            os.set_blocking(pipe, False)  # If it does not read, waiting for it is pointless.
             self._pipe = pipe
             for each in self._runs:
                 self._tell("+", each)
@@ -92,12 +100,12 @@ class Guard:
                 if process is None:
                     self._hang_up()
                 return
-        if process is not None:  # All runs were over before it was there: it has read so, and ends.
+        if process is not None:  # All runs ended before it started: it has read that, and exits.
             process.wait()
 
     def release(self, run: str) -> subprocess.Popen[bytes] | None:
-        """Take a run off its list. After the last one it is no longer needed: then it has been told to end, and the
-        caller has to wait for it."""
+        """Take a run off its list. After the last one the guard is stopped and returned, and the caller must wait for
+        it."""
         with self._lock:
             self._runs.discard(run)
             self._tell("-", run)
@@ -110,14 +118,14 @@ class Guard:
         return process
 
     def forget_after_fork(self) -> None:
-        """In a forked copy of the host: let go of the pipe, so that the original's end is still noticed."""
+        """In a forked copy of the host: close the pipe, so that the parent's death is still noticed."""
         self._lock = threading.RLock()
         self._runs = set()
         self._process = None
         self._hang_up()
 
     def _tell(self, change: str, run: str) -> bool:
-        """Whether there is a guard to tell."""
+        """Whether the message reached a guard."""
         if self._pipe == -1:
             return False
         try:

@@ -1,7 +1,6 @@
-"""Which process started a run or owns a file, so that a later look can tell whether it is still there.
+"""Which process started a run or owns a file, so that we can find out later whether it is still alive.
 
-A number alone is not enough: it is given to another process later, and it means another one in another container or
-after the next boot.
+A pid alone is not enough: it is reused later, and means a different process in another container or after a reboot.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ import os
 import zlib
 from collections.abc import Callable
 
-NOT_KNOWN = "0"  # As a start time: there is no /proc that tells it.
+NOT_KNOWN = "0"  # As a start time: there is no /proc to read it from.
 
 
 def host_identity() -> str:
-    """This process, in a word that can be part of a file's name: number, start time, and where the number is valid."""
+    """This process, as a word that fits into a file name: pid, start time, and where the pid is valid."""
     return _identity_of(os.getpid())
 
 
@@ -27,13 +26,13 @@ def _identity_of(pid: int) -> str:
 
 
 def host_is_gone(identity: str) -> bool:
-    """Whether the process of that identity has ended. False if that cannot be known from here."""
+    """Whether the process with that identity has ended. False if we cannot know from here."""
     return has_lasted(identity) is False
 
 
 def has_lasted(identity: str) -> bool | None:
-    """Whether the process of that identity is still there. None if that cannot be known from here: it ran in another
-    container, on another machine, before the last boot, or the word is no identity."""
+    """Whether the process with that identity is still alive. None if we cannot know from here: it ran in another
+    container, on another machine or before the last boot, or the word is not an identity."""
     pid, _, rest = identity.partition("-")
     started, _, place = rest.partition("-")
     if not pid.isascii() or not pid.isdigit() or not started or place != _place():
@@ -44,7 +43,7 @@ def has_lasted(identity: str) -> bool | None:
 
 
 def _has_number(pid: int) -> bool:
-    """Whether any process has this number. For want of a start time, one that came later counts too."""
+    """Whether any process has this pid. Without a start time, a later process with the same pid counts too."""
     if pid == 0:
         return False  # For kill() this is our own group.
     try:
@@ -61,7 +60,7 @@ def _has_proc() -> bool:
 
 
 def _start_time(pid: int) -> str | None:
-    """In clock ticks since the machine's start; None if there is no such living process."""
+    """In clock ticks since boot; None if there is no such live process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -76,8 +75,8 @@ def _place() -> str:
 
 @functools.lru_cache(maxsize=1)
 def _place_of(pid: int) -> str:
-    """Where process numbers mean what they mean here: this boot of this machine, this container. In eight characters,
-    because the path of a socket, which has to hold it, is short. (Keyed as above.)"""
+    """Where pids mean the same as here: this boot of this machine, this container. Eight characters, because it must
+    fit into the path of a socket, which is short. (Keyed as above.)"""
     facts = [os.uname().nodename if hasattr(os, "uname") else ""]
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
@@ -93,12 +92,12 @@ _forgetters: list[Callable[[], None]] = []
 
 
 def after_fork(forget: Callable[[], None]) -> None:
-    """Have this called in every forked copy of this process: threads, locks and children there are the original's."""
+    """Call this in every forked copy of this process, where threads, locks and children still belong to the parent."""
     _forgetters.append(forget)
 
 
 def _in_forked_copy() -> None:
-    with contextlib.ExitStack() as stack:  # All of them, also after one that fails.
+    with contextlib.ExitStack() as stack:  # All of them, even after one has failed.
         for forget in reversed(_forgetters):
             stack.callback(forget)
 

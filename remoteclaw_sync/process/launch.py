@@ -12,7 +12,7 @@ import attrs
 from .. import errors
 from .ending import EndLatch, EndReason
 
-MAX_UNSENT_BYTES = 1 << 26  # So much may wait for a child that does not read its stdin.
+MAX_UNSENT_BYTES = 1 << 26  # The most that may wait for a child that does not read its stdin.
 StreamName = Literal["stdout", "stderr"]
 Sink = Callable[[bytes], None]  # Takes what a stream gave, in the thread that read it.
 
@@ -28,7 +28,7 @@ class Phase(enum.Enum):
 
 @attrs.frozen
 class Limits:
-    """How long a phase may take, in seconds; None is no limit.
+    """How long a phase may take, in seconds; None means no limit.
 
     Attributes:
         silence: without a sign of life from the child.
@@ -42,31 +42,31 @@ class Limits:
 
 
 class Loan(Protocol):
-    """Something of the user's that the child needs only at its start (a config file that carries our additions)."""
+    """Something of the user's that the child needs only at its start (a config file with our additions)."""
 
     def is_over(self, chunk: bytes) -> bool:
-        """Whether this output shows that the child needs it no longer."""
+        """Whether this output shows that the child no longer needs it."""
 
     def give_back(self) -> None:
-        """Return it. Called more than once, from any thread; does not raise."""
+        """Return it. May be called more than once and from any thread; does not raise."""
 
     def forget_after_fork(self) -> None:
-        """In a forked copy of the host: it is the original's to return."""
+        """In a forked copy of the host: it is the parent's to return."""
 
 
 class Observer(Protocol):
-    """Is told what a child says and how it ends, in the supervisor's thread. Must be quick and must not raise."""
+    """Gets what a child prints and how it ends, in the supervisor's thread. Must be quick and must not raise."""
 
     def said(self, chunk: bytes) -> None:
         """These bytes came on the events stream."""
 
     def ended(self, reason: EndReason, exit_code: int | None, diagnostics: str, failure: SpawnFailure | None) -> None:
-        """The child is gone, or never came to be."""
+        """The child is gone, or was never started."""
 
 
 @attrs.frozen(kw_only=True)
 class Launch:
-    """One child: its program, its input and its limits (seconds and bytes; None is no limit).
+    """One child: its program, its input and its limits (seconds and bytes; None means no limit).
 
     `stdin` is what it is sent first. Unless `stdin_stays_open`, its stdin is closed after that. `farewell` is what asks
     an idle child to exit; without one it is ended by force.
@@ -85,11 +85,11 @@ class Launch:
     max_pending_bytes: int
     max_unsent_bytes: int = MAX_UNSENT_BYTES
     max_line_bytes: int = 1 << 26
-    # Says whether these whole lines of the events stream are a sign of life; None: every line is.
+    # Whether these whole lines of the events stream are a sign of life; None: every line is.
     is_life: Callable[[bytes], bool] | None = None
-    # Says whether a tool may be running when this was the last that was heard; None: it may not.
+    # Whether a tool may be running if this was the last output; None: it may not.
     may_run_tool: Callable[[bytes], bool] | None = None
-    # Says whether a tool runs now, where the CLI does not say so itself; asked when a clock runs out.
+    # Whether a tool is running now, if the CLI itself does not report it; called when a clock runs out.
     runs_tool: Callable[[], bool] | None = None
     abort_signal: threading.Event | None = None
     loans: tuple[Loan, ...] = ()
@@ -97,21 +97,21 @@ class Launch:
 
 
 class Setup(Protocol):
-    """Makes what a child needs before its start and takes it away after its end, both in the supervisor's thread:
-    Ctrl-C, and whatever else is raised into the consumer's, cannot come between a thing and its clean-up there."""
+    """Makes what a child needs before its start and removes it after its end, both in the supervisor's thread: there,
+    Ctrl-C and other exceptions in the consumer's thread cannot prevent the clean-up."""
 
     @property
     def abort_signal(self) -> threading.Event | None:
-        """What the caller sets to have the run ended, from before there is a Launch."""
+        """The event that the caller sets to end the run; needed even before there is a Launch."""
 
     def prepare(self, ending: EndLatch) -> Launch | None:
         """What to start; None if `ending` has a reason not to. Raises SpawnError."""
 
     def clean_up(self) -> None:
-        """Take away what was made, whether or not all of it was. Does not raise."""
+        """Remove what was made, even if not all of it was. Does not raise."""
 
     def forget_after_fork(self) -> None:
-        """In a forked copy of the host: it is the original's to take away."""
+        """In a forked copy of the host: it is the parent's to remove."""
 
 
 @attrs.frozen
@@ -146,7 +146,7 @@ class SpawnFailure:
 
 @attrs.frozen
 class Exit:
-    """How a child ended, or that there never was one (`failure`). `code` is None if nobody knows it."""
+    """How a child ended, or why there never was one (`failure`). `code` is None if it is not known."""
 
     code: int | None
     reason: EndReason
@@ -155,11 +155,11 @@ class Exit:
 
 
 class UnreadInputError(errors.RemoteClawError):
-    """Raised by `send()`: the child does not read, and more is not kept for it."""
+    """Raised by `send()`: the child does not read its stdin, and the buffer is full."""
 
 
 class SpawnError(Exception):
-    """Raised inside the process layer only; reaches the consumer as its `failure`."""
+    """Raised only inside the process layer; reaches the consumer as its `failure`."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Whether what a stream says is a sign of life."""
+"""Whether output is a sign of life."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ GROWTH = 65_536  # Bytes by which an unfinished line must have grown to be a sig
 
 
 class LifeSigns:
-    """Counts lines, not bytes: dots without an end, or a spinner, may go on for ever and say nothing.
+    """Counts lines, not bytes: dots without a newline, or a spinner, may go on for ever without meaning anything.
 
-    A long line (the file that a tool has read) may take its time on a slow machine, so each 64 KiB of it are life
-    too, as long as it may still become a line: one that is over `max_line_bytes` is skipped anyway.
+    A long line (a file that a tool has read) may take a while on a slow machine, so each 64 KiB of it count too, as
+    long as it is not over `max_line_bytes`: such a line is skipped anyway.
 
     Args:
-        max_line_bytes: up to which length growing is life; 0: only whole lines are.
-        is_life: asked about whole lines, as many as came at once; without it every line is life.
+        max_line_bytes: up to this length, a growing line is a sign of life; 0: only whole lines are.
+        is_life: decides about whole lines, as many as came at once; without it every line counts.
     """
 
     def __init__(self, max_line_bytes: int, is_life: Callable[[bytes], bool] | None = None) -> None:
         self._max_line_bytes = max_line_bytes
         self._is_life = is_life
-        self._unfinished = 0  # Length of the line that is under way.
+        self._unfinished = 0  # Length of the line that is not complete yet.
         self._begun = b""  # Its first bytes, if somebody wants to see them.
 
     def are_in(self, chunk: bytes) -> bool:
-        """Whether there is one in what came now."""
+        """Whether this chunk has a sign of life."""
         end = chunk.rfind(b"\n") + 1
         if end == 0:
             return self._has_grown(chunk)

@@ -1,4 +1,4 @@
-"""The children that are alive, so that the end of the interpreter can be theirs too."""
+"""The live children, so that they can be ended at interpreter exit."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _spawning: set[int] = set()  # The threads, or greenlets, that are starting a pr
 
 @contextlib.contextmanager
 def spawning() -> Iterator[None]:
-    """While this thread starts a process: gevent's Popen forks in Python, and what comes of that is no copy of the host
-    but the new process, which needs its ends of the pipes until it has them."""
+    """While this thread starts a process: gevent's Popen forks in Python, and that fork is not a copy of the host but
+    the new process, which still needs its ends of the pipes."""
     thread = threading.get_ident()
     _spawning.add(thread)
     try:
@@ -59,11 +59,11 @@ def _close_all() -> None:
 
 
 def _forget_all() -> None:
-    """In a forked copy: its threads are gone, and the children are the original's to end."""
+    """In a forked copy: the threads are gone, and the children are the parent's to end."""
     global _lock
     if threading.get_ident() in _spawning:
         return
-    _lock = threading.RLock()  # May have been held by a thread that does not exist here.
+    _lock = threading.RLock()  # The old one may have been held by a thread that does not exist here.
     children = list(_live)
     _live.clear()
     leaders.clear()

@@ -1,5 +1,5 @@
-"""Text as the operating system takes it (arguments, environment variables and folders of a child), and a write that no
-signal follows."""
+"""Text as the operating system takes it (a child's arguments, environment variables and folders), and a write that
+causes no SIGPIPE."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ ENCODING, ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 
 def native(text: str) -> bytes:
-    """Its bytes. What the host's locale cannot carry (under `LC_ALL=C` all but ASCII) goes as UTF-8: the CLIs take
-    nothing else, whatever the locale says."""
+    """Its bytes. Characters that the host's locale cannot encode (under `LC_ALL=C` all but ASCII) become UTF-8, which
+    is what the CLIs expect in any locale."""
     try:
         return text.encode(ENCODING, ERRORS)
     except UnicodeEncodeError:
@@ -31,7 +31,7 @@ def native_environment(env: Mapping[str, str]) -> dict[bytes, bytes]:
 
 
 def write_to_pipe(fd: int, data: bytes | memoryview) -> int:
-    """os.write() that a host which has restored the default SIGPIPE survives (EPIPE instead)."""
+    """os.write() that fails with EPIPE even in a host that has restored the default SIGPIPE, which would kill it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
     try:
         return os.write(fd, data)

@@ -1,7 +1,7 @@
 """Everything that only POSIX has: pipes that can be polled, process groups, signals.
 
-One `PosixBackend` belongs to one supervisor thread (see child.py), which is the only one to call it; `wake()`
-alone may come from anywhere.
+One `PosixBackend` belongs to one supervisor thread (see child.py). Only that thread calls it, except for `wake()`,
+which may be called from anywhere.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PIPE_SIZE = 1_048_576  # The largest an ordinary user may ask for. CLIs exit wit
 
 
 class PosixBackend:
-    """Spawns the child in a session of its own, moves its bytes, and ends its whole tree."""
+    """Spawns the child in its own session, moves its bytes, and ends its whole process tree."""
 
     def __init__(self, launch: Launch, events: Sink, diagnostics: Sink) -> None:
         self._launch = launch
@@ -63,7 +63,7 @@ class PosixBackend:
     def spawn(self) -> None:
         """Start the child. Raises SpawnError, in which case nothing is left open."""
         try:
-            check_host()  # Once more: the first event may be asked for in another thread than the run was made in.
+            check_host()  # Again: the first event may be requested in another thread than the one that made the run.
         except RuntimeError as error:
             raise SpawnError(errors.SPAWN_FAILED, str(error)) from error
         try:
@@ -129,7 +129,7 @@ class PosixBackend:
             self._poll.register(self._pidfd, select.POLLIN)
 
     def _wait_for_exit(self) -> None:
-        """Where there are no pidfds: a thread that ends with the child, leaving it to be reaped later."""
+        """Without pidfds: a thread that ends with the child, which is reaped later."""
         assert self.pid is not None
         assert self._process is not None
         try:
@@ -142,21 +142,28 @@ class PosixBackend:
         self.exited = True
         self.wake()
 
+    def is_guarded(self) -> bool:
+        """Whether a guard that is there for other runs has this child on its list now."""
+        guarded = f"{self.pid}:{self._launch.marker}:{self._tag}"
+        if guard.watch_if_there(guarded):
+            self._guarded = guarded
+        return self._guarded != ""
+
     def start_guard(self) -> None:
-        """Have the child's tree ended if this host dies without a word (SIGKILL)."""
+        """Make sure that the child's tree is ended if this host is killed (SIGKILL)."""
         self._guarded = f"{self.pid}:{self._launch.marker}:{self._tag}"
         guard.watch(self._guarded)
 
     # --- while it runs ------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Make `wait()` return. Safe from any thread and at any time, also inside a signal handler."""
+        """Make `wait()` return. Safe from any thread and at any time, even inside a signal handler."""
         with self._wake_lock:
             if self._wake_in != -1:
                 try:
                     os.write(self._wake_in, b"!")
                 except OSError:
-                    pass  # Full: a wake-up is under way already. (The pipe is ours, it does not break.)
+                    pass  # Full: a wake-up is already on its way. (The pipe is ours, it does not break.)
 
     def wait(self, timeout: float | None) -> None:
         """Sleep until something happens, and move whatever bytes can be moved."""
@@ -196,7 +203,7 @@ class PosixBackend:
             self.events_ended = True
 
     def send(self, data: bytes, *, last: bool) -> None:
-        """Write this to stdin, now or when the pipe takes it; close stdin after it if it is the last."""
+        """Write this to stdin, now or when the pipe has room; if it is the last, close stdin afterwards."""
         if self._stdin == -1 or self._stdin_ends:
             return
         if data:
@@ -206,7 +213,7 @@ class PosixBackend:
         self._write_stdin()
 
     def _write_stdin(self) -> None:
-        """Write what the pipe takes now; close it when all is written and no more will come, or nobody reads."""
+        """Write what fits into the pipe; close it when everything is written and no more will come, or nobody reads."""
         try:
             while self._unsent:
                 self._write_first()
@@ -246,7 +253,7 @@ class PosixBackend:
     # --- the end ------------------------------------------------------------------------------------------
 
     def terminate(self) -> None:
-        """Ask the whole group to end; a stopped one is continued, so that it can."""
+        """Ask the whole group to end; continue it if it is stopped, so that it can."""
         self._signal_group(signal.SIGTERM)
         self._signal_group(signal.SIGCONT)
 
@@ -263,7 +270,7 @@ class PosixBackend:
             pass
 
     def finish(self, *, drain: bool) -> int | None:
-        """End what is left of the tree, read what is left in the pipes, reap; returns the exit code.
+        """End the rest of the tree, read the rest of the pipes, reap the child; returns the exit code.
 
         None: somebody else reaped the child (SIGCHLD ignored, a stray os.wait()), or it cannot be killed.
         """
@@ -275,7 +282,7 @@ class PosixBackend:
                 self._wait_for_end()
             self._end_leftovers()
         finally:
-            # Not before, and not after the child is reaped: then its number may be another's.
+            # Not before, and not after the child is reaped: then its pid may belong to another process.
             dismissed = guard.release(self._guarded) if self._guarded else None
             leaders.discard(self.pid)
         if drain and not self.events_ended:
@@ -316,7 +323,7 @@ class PosixBackend:
         try:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:
-            self._process.returncode = 0  # Tells Popen that this pid is not its to wait for any more.
+            self._process.returncode = 0  # So that Popen does not wait for this pid any more.
             return None
         if pid == 0:
             logger.error("child %s does not end, not even by SIGKILL", self.pid)
@@ -346,8 +353,8 @@ class PosixBackend:
             os.close(fd)
 
     def forget_after_fork(self) -> None:
-        """In a forked copy of the host: let go of the pipes, so that the original's end is still noticed."""
-        self._forgotten = True  # For a supervisor that is a greenlet: it goes on in the copy.
+        """In a forked copy of the host: close the pipes, so that the parent's end is still noticed."""
+        self._forgotten = True  # For a supervisor that is a greenlet, which continues in the copy.
         self._wake_in = -1
         guard.forget_after_fork()
         sweep.forget_after_fork()
@@ -356,7 +363,7 @@ class PosixBackend:
 
 
 def _read(fd: int) -> bytes | None:
-    """What there is to read: b"" at the end, None if nothing now."""
+    """The bytes that can be read now: b"" at the end, None if there are none yet."""
     try:
         return os.read(fd, READ_SIZE)
     except BlockingIOError:
@@ -366,7 +373,7 @@ def _read(fd: int) -> bytes | None:
 
 
 def _drain(fd: int, sink: Sink) -> None:
-    """Read what a dead process has left in its pipe: no more than that holds, for a stranger may write on."""
+    """Read what a dead process has left in its pipe, but no more than a pipe holds: others may keep writing."""
     left = PIPE_SIZE
     while left > 0 and (chunk := _read(fd)):
         sink(chunk)

@@ -1,6 +1,6 @@
-"""What the file of a program tells: whether this system can start it, and if not, what to do about it.
+"""What a program's file shows: whether this system can start it, and if not, what to do about it.
 
-Reads files only. A program that has no defect here may still fail when it is started.
+Only reads files. A program without a visible defect may still fail when it is started.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAGIC = (
 )
 ELF_MACHINES = {3: "i686", 40: "armv7l", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 PRODUCTS = {"node": "Node.js", "bun": "Bun", "deno": "Deno"}  # Where a program's name is not the product's.
-# In a stub that npm's package has in the place of its program until its install script has run.
+# In the stub that an npm package has instead of its program until its install script has run.
 INSTALL_SCRIPT = re.compile(r"[\w./@-]*\binstall\.(?:cjs|mjs|js)|[\w./@-]*\bpostinstall\.(?:cjs|mjs|js)")
 NODE_SCRIPT = re.compile(r"\s*node\s+(?:\./)?([\w.-]+)\s*")
 PACKAGE_PARENTS = 3  # Folders from a program up to its package.json.
@@ -41,7 +41,7 @@ IN_FIRST_LINE = "in its #! line, does not exist"
 
 @attrs.frozen
 class Defect:
-    """Why a program cannot run: words that follow its path, and whether `exec` then tries the next one on PATH."""
+    """Why a program cannot run: text that follows its path, and whether `exec` then tries the next one on PATH."""
 
     message: str
     skipped: bool
@@ -60,7 +60,7 @@ def programs_on_path(command: str, search_path: str | None) -> list[str]:
 
 
 def defect_of(path: str, search_path: str | None) -> Defect | None:
-    """What is wrong with a program that is there; None if nothing is seen from outside."""
+    """What is wrong with an existing program; None if nothing can be seen from outside."""
     try:
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):
@@ -102,7 +102,7 @@ def _started_by_env(arguments: str) -> str | None:
 
 
 def _defect_of_launcher(path: str) -> Defect | None:
-    """A script of npm's that starts a program from a package of its own for each kind of machine (Codex)."""
+    """An npm script that starts a program from a separate package for each kind of machine (Codex)."""
     folder = os.path.dirname(os.path.realpath(path))
     for _ in range(PACKAGE_PARENTS):
         package = _package_in(folder)
@@ -139,11 +139,11 @@ def _no_program(path: str, head: bytes) -> str:
     step = _install_step(path, head)
     if step is not None:
         return f"is only a placeholder: npm did not run its package's install script; run: {step}"
-    return "is no program this system can run (no #! line, or another machine's)"
+    return "is not a program this system can run (no #! line, or for another machine)"
 
 
 def _install_step(path: str, head: bytes) -> str | None:
-    """The command that puts the program in its place, if this is the stub that a package has there."""
+    """The command that installs the real program, if this is a package's stub."""
     real = os.path.realpath(path)
     named = INSTALL_SCRIPT.search(head.decode(errors="replace"))
     folder = os.path.dirname(real)

@@ -1,4 +1,4 @@
-"""From what `Popen` raised to a sentence that says what to do."""
+"""Turns what `Popen` raised into a sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_INTERPRETER = "is the interpreter in its #! line, or its dynamic loader, inst
 
 
 def explain_spawn_failure(error: Exception, launch: Launch) -> SpawnError:
-    """Popen says "No such file" for a missing program, folder or interpreter alike: look which it is."""
+    """Popen raises the same "No such file" for a missing program, folder or interpreter: find out which it is."""
     if not os.path.isdir(launch.cwd):
         kind = "is not a folder" if os.path.exists(launch.cwd) else "does not exist"
         return SpawnError(errors.WORKING_DIRECTORY_NOT_FOUND, f"working directory {launch.cwd!r} {kind}")
@@ -28,7 +28,7 @@ def explain_spawn_failure(error: Exception, launch: Launch) -> SpawnError:
             f"cannot start {command!r}: the arguments and the environment are longer than this system allows; "
             "pass long text on stdin (supports_stdin_prompt)",
         )
-    # Only the kind of a ValueError is told: its text may quote an argument.
+    # Only the type of a ValueError is shown: its text may quote an argument.
     reason = os.strerror(number) if number is not None else type(error).__name__ + " in its arguments"
     return SpawnError(errors.SPAWN_FAILED, f"cannot start {command!r}: {reason}")
 
@@ -54,7 +54,7 @@ def _explain_command(error: Exception, command: str, launch: Launch) -> SpawnErr
         )
     defect = defect_of(found, path)
     if isinstance(error, OSError) and error.errno == errno.ENOEXEC:
-        why = defect.message if defect else "is no program this system can run (no #! line, or another machine's)"
+        why = defect.message if defect else "is not a program this system can run (no #! line, or for another machine)"
         return SpawnError(errors.CLI_NOT_EXECUTABLE, f"command {command!r} ({found}) {why}")
     reason = error.strerror if isinstance(error, OSError) else error
     why = f"it {defect.message}" if defect else NO_INTERPRETER
@@ -62,7 +62,7 @@ def _explain_command(error: Exception, command: str, launch: Launch) -> SpawnErr
 
 
 def lacks_interpreter(message: str) -> bool:
-    """Whether a start failed because what would have to run the program is not there."""
+    """Whether a start failed because the program's interpreter is missing."""
     return NO_INTERPRETER in message or IN_FIRST_LINE in message
 
 

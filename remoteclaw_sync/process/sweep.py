@@ -1,4 +1,4 @@
-"""Finding and ending what a CLI has left behind, by /proc."""
+"""Finds and ends the processes that a CLI has left behind, through /proc."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ logger = logging.getLogger(__name__)
 READ_SIZE = 65_536
 GONE_SECONDS = 0.2  # How long a leftover may take to act on SIGTERM before SIGKILL.
 KILL_SECONDS = 1.0  # How long the kernel may take to end what was sent SIGKILL.
-LOOK_SECONDS = 0.01  # How often to look whether a process is gone that we have no pidfd of.
+LOOK_SECONDS = 0.01  # How often to check whether a process without a pidfd is gone.
 SWEEP_ROUNDS = 5  # A leftover may fork while it is looked for.
 CAN_SWEEP = os.path.exists("/proc/self/environ")
 DEAD = (b"Z", b"X")
-# Of the kernel's own threads: half of all on a quiet machine. The CLI leads a session, so whatever it starts has one.
+# The session of kernel threads, half of all processes on a quiet machine. A CLI and all it starts have a real one.
 KERNEL_SESSION = 0
 
 
 @attrs.frozen
 class Marks:
-    """By what the processes of one run are known.
+    """The marks of one run's processes.
 
-    All three, because each misses some. The CLIs start shell tools in sessions of their own, Codex starts MCP servers
-    without our environment, and a daemon may have neither. The tag is not everywhere to be had (see tag.py).
+    There are three, because each misses some processes. The CLIs start shell tools in their own sessions, Codex starts
+    MCP servers without our environment, and a daemon may have neither. The tag is not always available (see tag.py).
     """
 
     session: int
@@ -43,13 +43,13 @@ class Marks:
     tag: int | None = None
 
     def are_on(self, pid: int) -> bool:
-        """Whether this process, dead or alive, is of the run."""
+        """Whether this process, dead or alive, belongs to the run."""
         return _Look([self]).run_of(pid) is not None
 
 
 @attrs.frozen
 class Stat:
-    """What the kernel says of a process."""
+    """What the kernel reports about a process."""
 
     state: bytes
     parent: int
@@ -59,7 +59,7 @@ class Stat:
 class Grip:
     """A leftover that cannot be taken for another process: by its pidfd, or by its number and start time.
 
-    A pidfd may not be had: a kernel before 5.3, a sandbox that forbids it, no file descriptor left.
+    There may be no pidfd: a kernel before 5.3, a sandbox that forbids it, no file descriptor left.
     """
 
     def __init__(self, pid: int, started: bytes) -> None:
@@ -77,7 +77,7 @@ class Grip:
         return stat is None or stat.state in DEAD or stat.started != self._started
 
     def _signal_by_pidfd(self, number: signal.Signals) -> bool:
-        """Whether that was possible: a sandbox may allow to open a pidfd and yet forbid to send by it."""
+        """Whether it worked: a sandbox may allow opening a pidfd but forbid sending a signal through it."""
         if self.fd == -1:
             return False
         try:
@@ -138,7 +138,7 @@ class _Look:
 
 
 class _Search:
-    """One run's wish to know what is left of it."""
+    """One run's request for what is left of it."""
 
     def __init__(self, marks: Marks) -> None:
         self.marks = marks
@@ -150,10 +150,10 @@ _looking = threading.Lock()
 
 
 def find_leftovers(marks: Marks) -> list[tuple[int, Stat]]:
-    """The processes of that run, the dead ones that nobody has reaped included.
+    """The processes of that run, including zombies.
 
-    A look at every process takes milliseconds. When many runs end at once, one look serves all that were waiting when
-    it began.
+    Looking at every process takes milliseconds. When many runs end at once, one look serves all runs that were waiting
+    when it began.
     """
     search = _Search(marks)
     _waiting.append(search)
@@ -206,7 +206,7 @@ def _grips(marks: Marks) -> Iterator[Grip]:
             _reap_if_adopted(pid, stat)
             continue
         grip = Grip(pid, stat.started)
-        # Looked at once more with the grip on it: the number may have passed to another process before.
+        # Checked again now that we hold it: before that, the pid may have passed to another process.
         if not grip.is_gone and marks.are_on(pid):
             yield grip
         else:
@@ -228,7 +228,7 @@ def _signal_all(grips: list[Grip], number: signal.Signals) -> None:
 
 
 def wait_until_gone(grips: list[Grip], seconds: float) -> None:
-    """Until all have ended, or so long."""
+    """Wait until all have ended, or the time is up."""
     poll = new_poll()
     pinned = {grip.fd for grip in grips if grip.fd != -1}
     unpinned = [grip for grip in grips if grip.fd == -1]

@@ -1,8 +1,8 @@
 """A number that all descendants of a process carry, whatever they do to their environment, session and parents.
 
-It is the soft limit for file locks (RLIMIT_LOCKS). Linux has not looked at that limit since 2.4.25, but hands it on at
-each fork and exec: `env -i`, `setsid` and a double fork keep it. Another process of the same user can set it and read
-it (4 and 0.5 us). Only a program that sets this very limit (`ulimit -x` in bash) gets rid of it.
+It is the soft limit for file locks (RLIMIT_LOCKS). Linux has ignored that limit since 2.4.25, but passes it on at each
+fork and exec: it survives `env -i`, `setsid` and a double fork. Another process of the same user can set and read it (4
+and 0.5 us). Only a program that sets this very limit (`ulimit -x` in bash) gets rid of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if sys.platform == "linux":
     RLIMIT_LOCKS = 10  # On every architecture; the resource module has no name for it.
 
     def tag_of(pid: int) -> int | None:
-        """What this process (perhaps a zombie) carries; None if it is nobody's that we may ask."""
+        """The tag of this process (perhaps a zombie); None if we may not read it."""
         try:
             return resource.prlimit(pid, RLIMIT_LOCKS)[0]
         except PermissionError:
@@ -47,7 +47,7 @@ if sys.platform == "linux":
             hardest = resource.prlimit(pid, RLIMIT_LOCKS)[1]
             resource.prlimit(pid, RLIMIT_LOCKS, (hardest if tag is None else tag, hardest))
         except (OSError, ValueError):
-            pass  # Gone, another user's (setuid), or a sandbox without prlimit: there are session and marker yet.
+            pass  # Gone, another user's (setuid), or a sandbox without prlimit: session and marker still work.
 
 else:
 
@@ -66,7 +66,7 @@ def new_tag() -> int:
 
 @functools.cache
 def tagging(popen: type[subprocess.Popen[bytes]]) -> Any:
-    """That class with one more argument, the `tag`, which it puts on its process as soon as it knows the number.
+    """That class with one more argument, the `tag`, which it puts on its process as soon as it knows the pid.
 
     By then the program has been loaded, and a shell script that begins with a daemon may have been quicker: 8 of 200
     were on a host at rest, and 145 of 200 on one with a thread that computes, which keeps us from running for 5 ms.
@@ -87,14 +87,14 @@ def tagging(popen: type[subprocess.Popen[bytes]]) -> Any:
 
 
 def put_tag(pid: int, tag: int) -> None:
-    """Have this process and all its descendants carry the tag: those it has by now too, should there be any."""
+    """Put the tag on this process and all its descendants, including those it already has."""
     _set_limit(pid, tag)
     for child in _children(pid):
         put_tag(child, tag)
 
 
 def take_tag_off(pid: int) -> None:
-    """Have this process carry none: its parent may be part of a run itself."""
+    """Remove the tag from this process: its parent may be part of a run itself."""
     _set_limit(pid, None)
 
 

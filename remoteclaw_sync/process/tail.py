@@ -25,8 +25,8 @@ class Tail:
             self._cut = True
 
     def text(self) -> str:
-        """What is left of it, bad bytes replaced; from the first whole line on, if there is one: half a line may begin
-        in the middle of a secret, which nobody would recognise."""
+        """The tail as text, with bad bytes replaced. It starts at the first whole line, if there is one: half a line
+        may begin in the middle of a secret, which nobody would recognise."""
         data = b"".join(self._chunks)
         if len(data) > self._limit or self._cut:
             data = data[-self._limit :]

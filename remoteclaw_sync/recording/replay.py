@@ -242,6 +242,9 @@ class _Tape:
     def resume_reading(self) -> None:
         self._reading = True
 
+    def is_guarded(self) -> bool:
+        return True
+
     def start_guard(self) -> None:
         """There is nothing to guard."""
 

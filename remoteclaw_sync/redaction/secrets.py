@@ -94,8 +94,8 @@ class Secrets:
 class Beginnings:
     """Checks whether letters end with the beginning of a text that may continue in the next piece.
 
-    Four letters are enough, or `least` of an `eager` text, or fewer if there are no others before them: else
-    every second piece, which has to wait then, would be one.
+    Four letters are enough, or `least` of an `eager` text, or fewer if there are no others before them: otherwise
+    every second piece would be one, and would have to wait.
     """
 
     def __init__(self, texts: Iterable[str], eager: Iterable[str], least: int) -> None:

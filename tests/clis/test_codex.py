@@ -705,7 +705,7 @@ def test_the_variables_of_an_outer_codex_do_not_reach_an_inner_one(
 
 
 @pytest.mark.parametrize(
-    ("name", "complaint"), [("nothing.png", "No such file"), (".", "directory"), ("text", "none of")]
+    ("name", "complaint"), [("nothing.png", "No such file"), (".", "directory"), ("text", "not a PNG")]
 )
 def test_an_image_that_cannot_be_shown_is_refused_when_the_call_is_made(
     name: str, complaint: str, tmp_path: Path

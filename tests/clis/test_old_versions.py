@@ -330,7 +330,7 @@ def test_a_gemini_that_keeps_the_output_of_commands_to_itself_is_a_warning(
     cli = npm_install(tmp_path, "gemini", version, program)
     warnings, result = run("gemini", cli, tmp_path)
     assert result.ok
-    assert [f"gemini {version} does not tell" in warning.message for warning in warnings] == [True] * warned
+    assert [f"gemini {version} does not report" in warning.message for warning in warnings] == [True] * warned
 
 
 @pytest.mark.parametrize("exit_code", [1, 41])

@@ -32,7 +32,8 @@ def steps(*steps: list[Any]) -> str:
 
 def heard_by(folder: Path) -> list[dict[str, Any]]:
     """All lines that fakes in this folder were sent."""
-    lines = (line for file in sorted(folder.glob("*.in")) for line in file.read_text().splitlines())
+    files = sorted(folder.glob("*.in"), key=lambda file: file.stat().st_mtime_ns)
+    lines = (line for file in files for line in file.read_text().splitlines())
     return [json.loads(line) for line in lines]
 
 

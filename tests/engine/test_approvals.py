@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -193,8 +192,7 @@ def test_a_single_run_asks_too(tmp_path: Path) -> None:
 
 
 def test_input_that_cannot_be_sent_back_is_a_refusal_and_not_a_hang(tmp_path: Path) -> None:
-    deep: Any = "ls"
-    for _ in range(sys.getrecursionlimit()):
-        deep = [deep]
-    _, result, tool = answered(tmp_path, lambda request: Allow({"command": deep}))
+    endless: list[Any] = []
+    endless.append(endless)
+    _, result, tool = answered(tmp_path, lambda request: Allow({"command": endless}))
     assert (tool.is_error, result.ok) == (True, True)

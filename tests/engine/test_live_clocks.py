@@ -29,7 +29,7 @@ class StagedClaude(ClaudeCliRuntime):
         self.backends: list[StagedBackend] = []
 
     def connect(self, setup: Setup) -> Transport:
-        return ChildProcess(setup, self._new_backend, self.clock)
+        return ChildProcess(setup, self._new_backend, self.clock, timer_factory=None)
 
     def _new_backend(self, launch: Launch, events: Sink, diagnostics: Sink) -> StagedBackend:
         self.backends.append(StagedBackend(self.clock, launch, events, diagnostics))

@@ -453,6 +453,16 @@ def test_a_process_that_is_killed_between_turns_is_not_missed(tmp_path: Path) ->
         assert remembered(session) == ["first", "further 0", "further 1", "further 2"]
 
 
+def test_what_a_process_said_before_it_was_killed_is_not_taken_for_the_turn(tmp_path: Path) -> None:
+    with open_session(tmp_path) as session:
+        session.run("first")
+        for number in range(5):
+            session.set_model(f"model {number}")
+            assert wait_until(lambda: "set_model" in str(heard_by(tmp_path)[-1:]))
+            kill(session)  # Its answer is perhaps still in the pipe.
+            assert session.run("next").ok
+
+
 def test_only_the_turn_that_was_running_fails_when_the_process_dies(tmp_path: Path) -> None:
     with open_session(tmp_path) as session:
         session.run("first")

@@ -120,6 +120,9 @@ class StagedBackend:
     def _is_due(self) -> bool:
         return bool(self._todo) or self._woken or (self._until is not None and self._clock.now >= self._until)
 
+    def is_guarded(self) -> bool:
+        return False
+
     def start_guard(self) -> None:
         self.guarded = True
 
@@ -155,7 +158,7 @@ class Stage:
     def __init__(self, *, start: bool = True, **launch: Any) -> None:
         self.clock = ManualClock()
         self._made = threading.Event()
-        self.child = ChildProcess(make_launch(**launch), self._new_backend, self.clock)
+        self.child = ChildProcess(make_launch(**launch), self._new_backend, self.clock, timer_factory=None)
         if start:
             self.start()
 

@@ -80,7 +80,7 @@ def test_a_launcher_without_the_program_it_starts_cannot_run(tmp_path: Path) -> 
 def test_a_file_of_no_known_format_cannot_run(content: bytes, tmp_path: Path) -> None:
     defect = defect_of(str(put_program(tmp_path / "cli", content)), "")
     assert defect is not None
-    assert "no program this system can run" in defect.message
+    assert "is not a program this system can run" in defect.message
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="the two machines that npm has CLIs for")

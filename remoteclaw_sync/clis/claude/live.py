@@ -64,12 +64,17 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
         self._as_text = True
         self._prompts: set[str] = set()  # All that the turn was given.
         self._unanswered: set[str] = set()
+        self._has_begun = False
         self._echoed = False
         self._interrupted = False
 
     @property
     def is_ready(self) -> bool:
         return self._is_ready
+
+    @property
+    def has_begun(self) -> bool:
+        return self._has_begun
 
     @property
     def has_unanswered(self) -> bool:
@@ -86,7 +91,7 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
         self._before = self._totals
         self._parents.clear()
         self._prompts, self._unanswered = set(), set()
-        self._echoed = self._interrupted = False
+        self._has_begun = self._echoed = self._interrupted = False
         self._as_text = (params.prompt_syntax or self._prompt_syntax) == "text"
         return self._prompt(params.prompt, params.images)
 
@@ -191,8 +196,9 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
         return super().on_user(line)
 
     def on_system(self, line: Message) -> Extracted:
-        if line.get("subtype") == "init" and self._own_mode is None:
-            self._own_mode = text(line, "permissionMode") or None
+        if line.get("subtype") == "init":
+            self._has_begun = True  # It comes first in every turn.
+            self._own_mode = self._own_mode or text(line, "permissionMode") or None
         return super().on_system(line)
 
     def on_result(self, line: Message) -> AgentEvent | None:

@@ -169,6 +169,10 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         return self._handshake_over
 
     @property
+    def has_begun(self) -> bool:
+        return self._turn is not None
+
+    @property
     def has_unanswered(self) -> bool:
         return bool(self._steers)
 

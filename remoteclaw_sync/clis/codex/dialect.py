@@ -29,10 +29,10 @@ from .rollout import usage_of
 # A retry that Codex makes by itself. Every other `error` line is followed by the turn's failure.
 RETRY_PREFIX = "Reconnecting..."
 RETRY_WORD = RETRY_PREFIX.encode()
-RETRIES_BYTES = 8_192  # Retries come one by one. (To look through each full chunk takes 0.05 us a line.)
+RETRIES_BYTES = 8_192  # Retries come one by one. (Searching each full chunk would take 0.05 us a line.)
 RETRY_LINE = re.compile(rb'\{"type":"error","message":"Reconnecting\.\.\.')
 
-# What the general table of failures does not know.
+# Failures that the general table does not know.
 EXIT_SUBTYPES: dict[str, ErrorSubtype] = {
     "Missing optional dependency": "cli_missing",  # The npm package without the program it starts.
     "already has an active writer": "overloaded",  # Another run is in this thread; later it will be free.
@@ -64,7 +64,7 @@ class CodexDialect(Dialect):
         self._in_wrong_thread = False
         self._utterances: dict[str, Utterance] = {}
         self._last_said: dict[str, str] = {}  # Item type -> the last whole text since the model was last asked.
-        self._completed: set[str] = set()  # Ids of texts that are complete: said again, they are not told.
+        self._completed: set[str] = set()  # Ids of texts that are complete: repeats are dropped.
         self._said_before_cut: dict[str, str] = {}
         self._open_tools: dict[str, ToolItem] = {}
         self._closed_tools: set[str] = set()
@@ -81,7 +81,7 @@ class CodexDialect(Dialect):
     # --- what the CLI says -----------------------------------------------------------------------------------
 
     def is_life(self, chunk: bytes) -> bool:
-        """Retries alone are silence: without network Codex prints one a minute, for ever."""
+        """Retries alone count as silence: without a network Codex prints one a minute, for ever."""
         if len(chunk) > RETRIES_BYTES or RETRY_WORD not in chunk:
             return True
         lines = [line for line in chunk.split(b"\n") if line.strip()]
@@ -94,7 +94,7 @@ class CodexDialect(Dialect):
         thread_id = text(line, "thread_id")
         asked = self._asked_thread
         if asked is not None and thread_id.lower() != asked:
-            # Not asked for, so neither its answer nor its id is wanted.
+            # Not the thread we asked for, so we want neither its answer nor its id.
             self._in_wrong_thread = True
             self.outcome.fail("session_not_found")
             return AgentErrorEvent(f"codex did not resume thread {asked} but began another", errors.SESSION_NOT_FOUND)
@@ -136,7 +136,7 @@ class CodexDialect(Dialect):
         return self._failure(message)  # `turn.failed` has the last word.
 
     def _failure(self, message: str) -> list[AgentEvent]:
-        """A failure comes twice, as `error` and as `turn.failed`; it is told once."""
+        """A failure comes twice, as `error` and as `turn.failed`; we report it once."""
         words, code = codex_stderr.unpack_api_error(message)
         self.outcome.error_subtype = _subtype_of_failure(words, code)
         if message == self._failure_told:
@@ -188,7 +188,7 @@ class CodexDialect(Dialect):
         self._said_before_cut.clear()
 
     def _on_tool(self, tool: ToolItem, item: Message, is_final: bool) -> list[AgentEvent]:
-        # After a tool the model is asked anew, and what it says then is no second attempt. (A web_search item has
+        # After a tool the model is asked again, so what it says then is not a second attempt. (A web_search item has
         # two keys "id"; the last, which the parser keeps, is the same in all its lines.)
         self._forget_words()
         item_id = text(item, "id")
@@ -209,9 +209,9 @@ class CodexDialect(Dialect):
         return events
 
     def _on_plan(self, item: Message) -> Sequence[AgentEvent]:
-        """A plan is one item for the whole turn; each of its states is a call of its own, done at once.
+        """A plan is one item for the whole turn; we report each of its states as a separate call, finished at once.
 
-        Left open until the turn's end it would pass for a tool that is running all the time.
+        If it stayed open until the turn's end, it would look like a tool that is running all the time.
         """
         item_id, plan = text(item, "id"), todo_output(item)
         states = self._plans.setdefault(item_id, [])
@@ -223,14 +223,14 @@ class CodexDialect(Dialect):
         return use, AgentToolResultEvent(call_id, plan)
 
     def _close_open_tools(self) -> list[AgentEvent]:
-        """A command that goes on in the background has no `item.completed`; Codex ends it when it exits."""
+        """A command that continues in the background has no `item.completed`; Codex ends it when it exits."""
         unfinished, self._open_tools = self._open_tools, {}
         return [AgentToolResultEvent(item_id, UNFINISHED, is_error=True) for item_id in unfinished]
 
     # --- what it says on stderr ------------------------------------------------------------------------------
 
     def at_exit(self, ended: Ended) -> Closing:
-        """Codex tells of a bad command line, configuration or thread on stderr alone. So it does of calls that it
+        """Codex reports a bad command line, configuration or thread only on stderr. The same goes for calls that it
         refused: they have no item, only a line in its log."""
         refused = [*codex_stderr.refused_calls(ended.stderr)]
         warnings = tuple(
@@ -275,5 +275,5 @@ def used_since(before: AgentUsage | None, total: AgentUsage) -> AgentUsage | Non
 def _subtype_of_failure(message: str, code: str | None) -> ErrorSubtype:
     if message.startswith("Incomplete response returned"):
         return "incomplete"
-    # The address at the end of some messages is no evidence: its port may look like a status.
+    # Ignore the address at the end of some messages: its port may look like a status.
     return classify_error(message.partition(", url: ")[0], code=code).error_subtype

@@ -1,4 +1,4 @@
-"""What is known of Codex before it is run."""
+"""What we know about Codex before it is run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def config_file(home: str) -> str:
 
 
 def _trusts(env: Environment, folder: str) -> bool:
-    import tomllib  # Of no use to anyone else who reads these facts.
+    import tomllib  # Nobody else who reads these facts needs it.
 
     try:
         config = read_regular(config_file(codex_home(env)), MAX_CONFIG_BYTES, follow=True)

@@ -15,10 +15,10 @@ NEEDS_APPROVAL = "requires approval"
 
 
 class Utterance:
-    """A message that grows, given as its whole text again and again; `grow` says what is new in it.
+    """A growing message, of which Codex prints the whole text each time; `grow` returns what is new in it.
 
-    `repeats` is what an earlier attempt already said: after a cut stream Codex prints the message of the new attempt
-    as another item, and the same words again are not the answer twice.
+    `repeats` is what an earlier attempt already said: after a cut stream Codex prints the message of the new attempt as
+    another item, and the repeated words must not appear twice in the answer.
     """
 
     def __init__(self, repeats: str = "") -> None:
@@ -29,7 +29,7 @@ class Utterance:
         """The part of this text that was not there before."""
         if self._repeats:
             if not is_final and self._repeats.startswith(whole):
-                return ""  # Not known yet whether it goes on like the earlier one.
+                return ""  # We cannot know yet whether it continues like the earlier one.
             if whole.startswith(self._repeats):
                 self._said = self._repeats
             self._repeats = ""
@@ -37,7 +37,7 @@ class Utterance:
         if said.startswith(whole):
             return ""
         self._said = whole
-        # What was said cannot be taken back: of a text that changed in the middle comes the changed end.
+        # Text that was sent cannot be taken back: if it changed in the middle, we send the changed end.
         known = len(said) if whole.startswith(said) else len(os.path.commonprefix((said, whole)))
         return whole[known:]
 
@@ -98,7 +98,7 @@ def _mcp_input(item: Message) -> Mapping[str, Any]:
 
 def _mcp_output(item: Message) -> str:
     result = mapping(item, "result")
-    # A tool that failed by itself has its words in `result`, a call that never came through in `error`.
+    # If the tool itself failed, the message is in `result`; if the call never got there, it is in `error`.
     shown = plain_text(result.get("content")) or plain_text(result.get("structured_content"))
     return shown or text(mapping(item, "error"), "message")
 

@@ -6,17 +6,14 @@ It puts them where it wants nothing to be written, and takes them away when the 
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 NAMES = (".git", ".codex", ".agents", ".aws")
-SHARED = "/tmp"  # noqa: S108 - always open to its sandboxed commands
 
 
-def absent_folders(cwd: str, env: Mapping[str, str | None]) -> list[str]:
-    """Those that are not there now, in the folders that a sandboxed command may write to."""
-    folders = dict.fromkeys((cwd, env.get("TMPDIR") or tempfile.gettempdir(), SHARED))
-    paths = (os.path.join(folder, name) for folder in folders for name in NAMES)
+def absent_folders(cwd: str) -> list[str]:
+    """Those that are not there now. Only of the session's own folder: what is in /tmp may be another session's."""
+    paths = (os.path.join(cwd, name) for name in NAMES)
     return [path for path in paths if not os.path.lexists(path)]
 
 

@@ -19,7 +19,7 @@ from ...redaction import has_secrets
 from ...types import McpServerConfig
 from ..mcp_entries import Servers
 
-# Other names end the start with an error.
+# With other names Codex fails to start.
 SERVER_NAME = re.compile(r"[A-Za-z0-9_:@/.-]+")
 CONFIG_READ = b'"thread.started"'
 PROFILE_SUFFIX = ".config.toml"  # `-p NAME` reads $CODEX_HOME/NAME.config.toml on top of config.toml.
@@ -30,7 +30,7 @@ NOT_STARTED = "required MCP servers failed to initialize:"
 
 
 def tidy_up(home: Path) -> None:
-    """Take away what hosts that are gone have left in Codex's home: entries in its config, profiles."""
+    """Remove what dead hosts have left in Codex's home: entries in its config, profiles."""
     repair(str(home / "config.toml"))
 
 
@@ -50,7 +50,7 @@ def inject(
     extra_args: Sequence[str],
     tool_timeout: float | None,
 ) -> list[str]:
-    """Make the servers known to the run; returns the arguments it takes. Raises RunSetupError."""
+    """Add the servers to the run; returns the arguments for Codex. Raises RunSetupError."""
     entries = codex_entries(servers, required=True, tool_timeout=_call_limit(tool_timeout))
     config = home / "config.toml"
     if borrow_config or _names_in(config) & set(servers):
@@ -63,7 +63,7 @@ def inject(
         return [f"--config=mcp_servers={inline_toml(entries)}"]
     if any(arg.startswith(("-p", "--profile")) for arg in extra_args):
         return inject(servers, home, resources, borrow_config=True, extra_args=(), tool_timeout=tool_timeout)
-    # Arguments are there for every user to read; this file only for its owner, and only until Codex has read it.
+    # Every user can read arguments. This file only its owner can read, and it is removed once Codex has read it.
     profile = _new_profile(home, tomli_w.dumps({"mcp_servers": entries}).encode(), resources)
     return [f"{PROFILE_FLAG}{Path(profile.path).name.removesuffix(PROFILE_SUFFIX)}"]
 
@@ -82,7 +82,7 @@ def _call_limit(tool_timeout: float | None) -> float:
 
 
 def _new_profile(home: Path, data: bytes, resources: RunResources) -> PrivateFile:
-    """In a home that may not be there yet: Codex makes it, on its first run, when it is too late for a profile."""
+    """In a home that may not exist yet: Codex makes it on its first run, too late for a profile."""
     try:
         if not home.is_dir():
             home.mkdir(0o700, exist_ok=True)
@@ -90,11 +90,11 @@ def _new_profile(home: Path, data: bytes, resources: RunResources) -> PrivateFil
         profile = PrivateFile(str(home), PROFILE_SUFFIX, data, CONFIG_READ)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and home.parent.is_dir():
-            resources.pause(0.0)  # Another run had made it, has ended, and has taken it away: again.
+            resources.pause(0.0)  # Another run made it, has ended and removed it: try again.
             return _new_profile(home, data, resources)
         reason = error.strerror or type(error).__name__
         message = (
-            f"the secrets of MCP servers, and Python tools, reach Codex in a private file in {home}, which cannot be "
+            f"secrets of MCP servers and Python tools are passed to Codex in a private file in {home}, which cannot be "
             f"written ({reason}); set CODEX_HOME to a folder that can"
         )
         raise errors.RunSetupError(errors.MCP_CONFIG_ERROR, message) from None
@@ -110,7 +110,7 @@ def _remove_if_empty(home: Path) -> None:
 
 
 def _names_in(config: Path) -> set[str]:
-    """The user's own servers; a config that cannot be read is for Codex to complain of."""
+    """The user's own servers; if the config cannot be read, Codex will report it."""
     try:
         text = files.read_regular(config, MAX_CONFIG_BYTES, follow=True).decode()
         servers = tomllib.loads(text).get("mcp_servers", {})
@@ -131,7 +131,7 @@ def failed_servers(stderr: str, servers: Servers) -> dict[str, str]:
 
 
 def profile_is_unknown(stderr: str, mcp_args: Sequence[str]) -> bool:
-    """Whether Codex did not find the profile of ours that these arguments name."""
+    """Whether Codex could not find our profile, which these arguments name."""
     found = UNKNOWN_PROFILE.search(stderr)
     return found is not None and f"{PROFILE_FLAG}{found['name']}" in mcp_args
 
@@ -142,7 +142,7 @@ def profile_is_unknown(stderr: str, mcp_args: Sequence[str]) -> bool:
 def codex_entries(servers: Servers, *, required: bool, tool_timeout: float | None = None) -> dict[str, Any]:
     """For the `mcp_servers` table of config.toml.
 
-    `required` makes Codex wait for the server: otherwise one that takes over a second is left out of the turn.
+    `required` makes Codex wait for the server: otherwise, one that takes over a second is missing from the turn.
     `tool_timeout` is for one call, in seconds; by default Codex gives it a minute.
     """
     limit = {} if tool_timeout is None else {"tool_timeout_sec": float(tool_timeout)}
@@ -158,7 +158,7 @@ def _entry(server: McpServerConfig, required: bool) -> dict[str, Any]:
         entry = {"command": server.command, "args": list(server.args)}
         if server.env:
             entry["env"] = dict(server.env)
-    # As the other CLIs do; otherwise Codex waits for each call of a server before it makes the next.
+    # As the other CLIs do; otherwise Codex makes a server's calls one after another.
     entry["supports_parallel_tool_calls"] = True
     if required:
         entry["required"] = True

@@ -1,7 +1,7 @@
 """Codex's own record of a thread: `$CODEX_HOME/sessions/<y>/<m>/<d>/rollout-<time>-<thread id>.jsonl`.
 
-Read before a thread is resumed, for what the stream does not tell. The format is the CLI's own business (0.166.0), so
-whatever cannot be read or understood is simply not known.
+Read before a thread is resumed, for what the stream does not contain. The format is internal to the CLI (0.166.0), so
+anything that cannot be read or understood is treated as unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...wire.fields import Message, integer, items, mapping, text
 logger = logging.getLogger(__name__)
 
 BLOCK_BYTES = 1 << 20
-HEAD_BYTES = 4 << 20  # The instructions of a thread stand among its first lines, after at most a few 100 KB.
+HEAD_BYTES = 4 << 20  # A thread's instructions are among its first lines, after at most a few 100 KB.
 
 
 @attrs.frozen
@@ -38,7 +38,7 @@ class ThreadRecord:
 
 
 def read_record(codex_home: Path, thread_id: str) -> ThreadRecord:
-    """What is recorded of a thread up to now. Never raises for what is in the file, or not there."""
+    """What is recorded of a thread so far. Never raises, whatever is in the file or missing."""
     try:
         path = _find(codex_home, thread_id)
         if path is None:
@@ -72,7 +72,7 @@ def _last_total(file: BinaryIO) -> AgentUsage | None:
             continue
         payload = mapping(_parse(line), "payload")
         total = mapping(mapping(payload, "info"), "total_token_usage")
-        # The words may also stand in something that was said in the thread.
+        # The words may also be part of something that was said in the thread.
         if text(payload, "type") == "token_count" and total:
             return usage_of(total)
     return AgentUsage()  # Nothing has been counted in this thread yet.

@@ -31,7 +31,7 @@ from .litter import absent_folders, remove_empty
 from .mcp import inline_toml
 from .rollout import read_record
 
-# Codex takes any other id for a thread's name and, finding none, quietly starts a new thread.
+# Codex treats any other id as a thread's name and, if there is none, silently starts a new thread.
 THREAD_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 # `-s` is an option of `exec`, not of `resume`, and a resumed thread does not remember it.
@@ -44,7 +44,7 @@ SANDBOX_ARGS: dict[str, tuple[str, ...]] = {
 
 NO_ENDLESS_RETRIES = "features.unbounded_connection_retries=false"
 
-# Set by an outer Codex for the commands it runs; they tell of its thread, its call and its sandbox.
+# Set by an outer Codex for the commands it runs; they describe its thread, its call and its sandbox.
 OUTER_RUN_VARIABLES = (
     "CODEX_THREAD_ID",
     "CODEX_SESSION_ID",
@@ -73,8 +73,8 @@ class CodexCliRuntime(DialectRuntime):
 
     Args:
         command: the program: a name, a path, or a sequence (program and first arguments).
-        timeout: seconds of silence after which the run is ended; lines that only tell of another retry are silence.
-        prompt_syntax: as in AgentExecuteParams; `codex exec` knows no syntax in prompts, so both mean the same.
+        timeout: seconds of silence after which the run is ended; lines that only report another retry do not count.
+        prompt_syntax: as in AgentExecuteParams; `codex exec` has no prompt syntax, so both values mean the same.
         wait_for_network: whether Codex keeps trying while the server cannot be reached, until the timeout ends it (its
             own way); if not, such a run fails after its few retries, with the cause.
         mcp_config: "inject" (no file of the user's is touched) or "merge-restore" (config.toml is borrowed).
@@ -122,14 +122,14 @@ class CodexCliRuntime(DialectRuntime):
     # --- the command -----------------------------------------------------------------------------------------
 
     def check_params(self, params: AgentExecuteParams) -> None:
-        """Raises ValueError for an image that cannot be shown: Codex would only tell the model, and go on."""
+        """Raises ValueError for an image that cannot be shown: Codex would only mention that to the model."""
         codex_mcp.check_names(params.mcp_servers)
         check_distinct(params.mcp_servers)
         for index, image in enumerate(params.images):
             image_type(f"images[{index}]", image)
 
     def enter_run(self, params: AgentExecuteParams, resources: RunResources) -> None:
-        """Look up the thread that is to be resumed, make the images' paths safe, and bring the MCP servers in."""
+        """Look up the thread to resume, make the images' paths safe, and add the MCP servers."""
         self._find_thread(params)
         if self.is_live:
             self._settle(params, resources)
@@ -156,7 +156,7 @@ class CodexCliRuntime(DialectRuntime):
         """What the app server is told of the thread, by its stdin: nothing of it is on the command line."""
         assert isinstance(self.dialect, CodexLiveDialect)
         cwd = os.path.abspath(params.working_directory or os.getcwd())
-        resources.callback(remove_empty, absent_folders(cwd, {**host_environment(), **params.env}))
+        resources.callback(remove_empty, absent_folders(cwd))
         self.dialect.settings = ThreadSettings(
             cwd=cwd,
             model=params.model,
@@ -220,7 +220,7 @@ class CodexCliRuntime(DialectRuntime):
         return dict.fromkeys(OUTER_RUN_VARIABLES)
 
     def stdin_data(self, params: AgentExecuteParams) -> bytes:
-        """The prompt; with a second byte order mark before a first, because Codex takes one away."""
+        """The prompt; a leading byte order mark is doubled, because Codex removes one."""
         return prompt_with_its_bom(params.prompt)
 
     def facts(self) -> dict[str, Any]:

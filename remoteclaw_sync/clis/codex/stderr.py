@@ -26,19 +26,19 @@ PANIC = re.compile(r"thread '.*' (?:\(\d+\) )?panicked at ")
 
 @attrs.frozen
 class RefusedCall:
-    """A tool call that the model made and that left no item. `tool` is the type its item would have had."""
+    """A tool call by the model that has no item. `tool` is the type its item would have had."""
 
     tool: str
     reason: str
 
     @property
     def is_denial(self) -> bool:
-        """Whether it was refused for want of permission, and not as nonsense."""
+        """Whether it was refused for lack of permission, rather than as invalid."""
         return DENIAL.search(self.reason) is not None
 
 
 def unpack_api_error(message: str) -> tuple[str, str | None]:
-    """The vendor's sentence and code: of an HTTP 400 Codex passes on the whole JSON body as its message."""
+    """The vendor's message and code: for an HTTP 400, Codex passes on the whole JSON body as its message."""
     try:
         body = json.loads(message) if message.startswith("{") else None
     except (ValueError, RecursionError):
@@ -63,7 +63,7 @@ def refused_calls(stderr: str) -> Iterator[RefusedCall]:
 
 
 def without_excerpt(stderr: str) -> str:
-    """Without the line of the configuration file that Codex shows when it cannot read it: there may be a key in it."""
+    """Without the line that Codex quotes from a configuration file it cannot read: it may contain a key."""
     if CONFIG_ERROR not in stderr:
         return stderr
     return "".join(line for line in stderr.splitlines(keepends=True) if not CODE_EXCERPT.match(line))

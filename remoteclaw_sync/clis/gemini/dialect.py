@@ -39,7 +39,7 @@ POLICY_IGNORED = (
     "exit_plan_mode, with which the model can leave its permission mode"
 )
 
-# A tool that nobody could approve is not offered at all; a model that calls it nevertheless hears "not found".
+# A tool that nobody could approve is not offered at all; if a model calls it anyway, it gets "not found".
 TOOLS_NEEDING_APPROVAL = frozenset(
     {
         "run_shell_command",
@@ -57,7 +57,7 @@ MCP_TOOL_PREFIX = "mcp_"
 NO_MESSAGE = "gemini reported an error without a message"
 MCP_TROUBLE = "MCP issues detected"
 SHELL_TOOL = "run_shell_command"
-# The status of a command that failed is "success", and only of one that printed nothing the output tells.
+# The status of a failed command is "success"; the output shows the failure only if the command printed nothing.
 SHELL_FAILURE = re.compile(r"Command (?:exited with code: [1-9]\d*|terminated by signal: .*|failed: .*)", re.DOTALL)
 
 
@@ -77,10 +77,10 @@ class GeminiDialect(Dialect):
         super().__init__()
         self._resumed_id: str | None = None
         self._mcp_names: set[str] = set()
-        self._tool_names: dict[str, str] = {}  # Tool calls told of, by id.
+        self._tool_names: dict[str, str] = {}  # Tool calls reported so far, by id.
         self._answered = False
         self._warned = False
-        self._failure: Failure | None = None  # Told before the `result` line.
+        self._failure: Failure | None = None  # Reported before the `result` line.
         self._output_missing = False  # Of a shell command.
 
     def recall(self, facts: Mapping[str, Any]) -> None:
@@ -134,7 +134,7 @@ class GeminiDialect(Dialect):
         return AgentToolResultEvent(tool_id, output, failed)
 
     def on_error(self, line: Message) -> Extracted:
-        """Comes before the `result` line. A warning is told of and survived."""
+        """Comes before the `result` line. A warning is reported, and the run goes on."""
         message = wording(line.get("message")) or wording(line.get("error")) or NO_MESSAGE
         if line.get("severity") == "warning":
             self._warned = True
@@ -170,7 +170,7 @@ class GeminiDialect(Dialect):
             return Closing(warnings=warnings)
         said = with_account_hint(readable_stderr(ended.said))
         if ended.exit_code == 0:
-            # So it ends after SIGTERM, whoever sent it.
+            # This is how it ends after SIGTERM, whoever sent it.
             message = "gemini ended without saying that it had finished"
             cause = AgentErrorEvent(f"{message}: {said}" if said else message, errors.CLI_INCOMPLETE)
             return Closing(warnings=warnings, cause=cause, error_subtype="incomplete")
@@ -188,7 +188,7 @@ class GeminiDialect(Dialect):
                 yield retried
         version = ended.cli_version() if self._output_missing else None
         if version is not None and standing(FACTS, version) is Standing.GAPS:
-            message = f"gemini {version} does not tell what a shell command printed, nor whether it failed"
+            message = f"gemini {version} does not report what a shell command printed, nor whether it failed"
             yield AgentErrorEvent(f"{message}; {support_of(FACTS, None).floor} does", errors.CLI_WARNING)
         if policy_was_ignored(stderr):
             yield AgentErrorEvent(POLICY_IGNORED, errors.CLI_WARNING)

@@ -1,4 +1,4 @@
-"""What is known of Gemini CLI before it is run."""
+"""What we know about Gemini CLI before it is run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..facts import MAX_CONFIG_BYTES, CliFacts, Environment, Support, home_of
 
 
 def home_folder(env: Environment) -> str:
-    """What Gemini takes for the user's home."""
+    """What Gemini uses as the user's home."""
     return env.get("GEMINI_CLI_HOME") or home_of(env)
 
 

@@ -21,7 +21,7 @@ _HTTP_STATUS = re.compile(r"^\s*(?:status|code): (\d{3}),?$", re.MULTILINE)
 _RETRY = re.compile(r"(Attempt \d+ failed[^\n]*?)\.*(?:\n[^\n]*?)?\.* Retrying (?:with backoff|after \d+ms)")
 _UNKNOWN_POLICY_FLAG = re.compile(r"Unknown arguments?: [^\n]*admin-?policy", re.IGNORECASE)
 _POLICY_IGNORED = "Ignoring --admin-policy"
-# Since June 2026 the login with a Google account of one's own is refused.
+# Since June 2026 logging in with an individual Google account is refused.
 _ACCOUNT_REFUSED = re.compile(r"IneligibleTier|UNSUPPORTED_CLIENT|Gemini Code Assist for individuals")
 ACCOUNT_HINT = (
     "Gemini CLI no longer works with individual Google accounts: set GEMINI_API_KEY, or use Vertex AI or an account "
@@ -48,15 +48,15 @@ _ERROR_TYPES: dict[str, ErrorSubtype] = {
     "FatalUntrustedWorkspaceError": "untrusted_directory",
     "FatalCancellationError": "aborted",
 }
-_LOST_CONNECTION = "terminated"  # All that node says of a connection that broke off during an answer.
+_LOST_CONNECTION = "terminated"  # All that node reports when a connection breaks during an answer.
 _VAGUE_CODES = frozenset({"", "unknown", "UNKNOWN"})
-# The answer was empty, cut at the output limit, or withheld: no kind of failure but this fits.
+# The answer was empty, cut at the output limit, or withheld: no other kind of failure fits.
 _NO_ANSWER = re.compile(r"(?:the )?model re(?:turned|sponse)|invalid stream", re.IGNORECASE)
 
 
 @attrs.frozen
 class Failure:
-    """A failure in the vendor's words. `subtype` is None where only the exit tells."""
+    """A failure in the vendor's words. `subtype` is None if only the exit code shows it."""
 
     message: str
     code: str = errors.CLI_ERROR
@@ -68,7 +68,7 @@ class Failure:
         return AgentErrorEvent(self.message, self.code)
 
 
-# Too long a conversation ends the run before the model is asked, as a success without a word.
+# If the conversation is too long, the run ends before the model is asked, as a success without an answer.
 NOT_ASKED = Failure(
     "gemini ended without asking the model: the conversation is too long for it", subtype="context_window"
 )
@@ -100,7 +100,7 @@ def failure_of_result(error: Any) -> Failure:
 
 
 def subtype_from_stderr(stderr: str) -> ErrorSubtype | None:
-    """The kind of an API error, by the HTTP status in the stack trace: the messages of 404 and 503 do without."""
+    """The kind of an API error, from the HTTP status in the stack trace: the messages of 404 and 503 lack it."""
     found = _HTTP_STATUS.findall(stderr)
     return _known(classify_error(status=int(found[-1])).error_subtype) if found else None
 
@@ -117,7 +117,7 @@ def readable_stderr(stderr: str) -> str:
 
 
 def with_account_hint(message: str) -> str:
-    """The message, with what to do if it is about an account that Gemini CLI is closed to."""
+    """The message, with advice if Gemini CLI is closed to the account."""
     return f"{message.rstrip()}\n{ACCOUNT_HINT}" if _ACCOUNT_REFUSED.search(message) else message
 
 
@@ -127,7 +127,7 @@ def is_wrong_usage(stderr: str) -> bool:
 
 
 def retry_warning(stderr: str) -> AgentErrorEvent | None:
-    """That requests to the model had to be repeated, if they had; nothing on stdout tells."""
+    """A warning if requests to the model had to be repeated, which stdout does not show."""
     retries = _RETRY.findall(without_colours(stderr))
     if not retries:
         return None
@@ -136,7 +136,7 @@ def retry_warning(stderr: str) -> AgentErrorEvent | None:
 
 
 def policy_was_ignored(stderr: str) -> bool:
-    """Whether the machine has policies of its administrator, before which ours does not count."""
+    """Whether the machine has its administrator's policies, which override ours."""
     return _POLICY_IGNORED in stderr
 
 

@@ -1,4 +1,4 @@
-"""How the caller's MCP servers are written down for Gemini. Pure: values in, values out."""
+"""The caller's MCP servers in Gemini's format. Pure: values in, values out."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A prompt that Gemini CLI hands to the model as it was written.
+"""Escapes a prompt so that Gemini CLI passes it to the model as written.
 
 Headless Gemini CLI 0.61.0 reads syntax in a prompt: `/name` at its start runs a command, and any `@name` that it can
 find (a file or folder of the workspace, a file whose name merely contains it, a sub-agent, an MCP resource) has it
-append that content and rewrite the text around. There is no switch against either.
+append that content and rewrite the text around. Neither can be turned off.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _PLAIN_IN_PATH = re.compile(r"[^A-Za-z0-9/._-]")
 _AGENT_NAME = re.compile(r"^name:\s*[\"']?([\w-]+)", re.MULTILINE)
 _BUILT_IN_AGENTS = frozenset({"codebase_investigator", "cli_help", "generalist", "browser_agent"})
 
-# What the CLI's search for a file passes over.
+# What the CLI's file search skips.
 _UNSEARCHED_FOLDERS = frozenset({"node_modules", ".git", "bower_components", ".svn", ".hg"})
 # Files looked at (about 0.1 s) before every @name counts as one that might be found.
 MAX_FILES_SEARCHED = 20_000
 # Different names looked up in one prompt, a few milliseconds each, before the same holds.
 MAX_NAMES_LOOKED_UP = 100
-MAX_AGENT_BYTES = 1024 * 1024  # A larger definition of a sub-agent is passed over.
+MAX_AGENT_BYTES = 1024 * 1024  # A larger sub-agent definition is skipped.
 
 
 def without_command(prompt: str) -> str:
@@ -59,7 +59,7 @@ def mention(path: str) -> str:
 
 
 class Workspace:
-    """What `@name` can find from here. A guess on the safe side, made from the file system."""
+    """What `@name` can find from here: a guess from the file system that errs on the safe side."""
 
     def __init__(self, folders: Sequence[str], gemini_home: str) -> None:
         self._folders = folders
@@ -138,7 +138,7 @@ def _agent_names(folders: Iterable[Path]) -> Iterator[str]:
     for folder in folders:
         for definition in folder.glob("*.md"):
             try:
-                # Of the repository's making: it may be a link to a device, or a FIFO.
+                # It comes from the repository: it may be a link to a device, or a FIFO.
                 data = read_regular(definition, MAX_AGENT_BYTES, follow=True)
             except OSError:
                 continue

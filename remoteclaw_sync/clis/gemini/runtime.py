@@ -63,7 +63,7 @@ POLICY_TOO_OLD = (
 )
 CONFIG_READ = b'"type":"init"'  # By then the settings have been read and the MCP servers started.
 
-# What another gemini tells the programs it starts, and a run inside it must not take for its own.
+# Set by another gemini for the programs it starts; a run inside it must not inherit them.
 NESTING_VARIABLES = ("GEMINI_CLI", "GEMINI_CLI_WORKTREE_HANDLED")
 
 INCLUDE_FLAG = "--include-directories"
@@ -135,7 +135,7 @@ class GeminiCliRuntime(DialectRuntime):
         self._read_only = params.permission_mode == "read-only"
         if params.session_id is not None and (params.session_id == "latest" or params.session_id.isdecimal()):
             message = (
-                f"{params.session_id!r} is no session id: gemini would take it for a place in its list of sessions"
+                f"{params.session_id!r} is not a session id: gemini would read it as a position in its list of sessions"
             )
             raise errors.RunSetupError(errors.SESSION_NOT_FOUND, message)
         project = os.path.abspath(params.working_directory or os.getcwd())
@@ -172,7 +172,7 @@ class GeminiCliRuntime(DialectRuntime):
             guard.protect(params.session_id)
 
     def _inject_mcp(self, servers: Servers, project: str, settings: str, resources: RunResources) -> None:
-        """There is no flag for servers: the settings of the workspace are borrowed until Gemini has read them."""
+        """Gemini has no flag for servers, so we borrow the workspace's settings until Gemini has read them."""
         hide = EnvReferences("$", "${{{}}}")
         entries = gemini_entries(servers, hide)
         loan = BorrowedConfig(ConfigFile(settings, "json", "mcpServers", entries, CONFIG_READ, project=project))
@@ -252,7 +252,7 @@ def _check_image(field: str, path: Path) -> None:
     check_is_file(field, path)
     if path.suffix.lower() not in IMAGE_SUFFIXES:
         known = ", ".join(sorted(IMAGE_SUFFIXES))
-        raise ValueError(f"{field}: gemini knows an image by its name, which must end in one of {known}: {path}")
+        raise ValueError(f"{field}: gemini recognises an image by its suffix, which must be one of {known}: {path}")
     if path.stat().st_size > MAX_IMAGE_BYTES:
         raise ValueError(f"{field}: gemini takes no image of over {MAX_IMAGE_BYTES} bytes: {path}")
 

@@ -1,4 +1,4 @@
-"""Keeps Gemini's sessions from Gemini's own clean-up (0.61.0).
+"""Protects Gemini's sessions from Gemini's own clean-up (0.61.0).
 
 Every start of Gemini deletes, in the background, the session files of its project that hold no conversation. A file
 looks like that for a moment in every new session, until the prompt has been written down; and `--resume` leaves a
@@ -189,7 +189,7 @@ class LinkFolder:
 
 
 def recover(gemini_folder: str) -> None:
-    """Settle what hosts that are no more have left behind. Does not raise."""
+    """Clean up what dead hosts have left behind. Does not raise."""
     own_folder = os.path.join(gemini_folder, OWN_FOLDER)
     try:
         owners = os.listdir(own_folder)
@@ -237,7 +237,7 @@ def session_files(gemini_folder: str, session_id: str) -> list[str]:
 
 
 def is_stub(path: str) -> bool:
-    """Whether a session file holds nothing but what Gemini tells its model at the start."""
+    """Whether a session file holds nothing but what Gemini sends to its model at the start."""
     if not 0 < _size(path) <= LONGEST_STUB:
         return False
     try:
@@ -260,7 +260,7 @@ def _is_context(message: Any) -> bool:
 
 
 def _session_in(line: bytes) -> str | None:
-    """The session that an `init` line tells of."""
+    """The session that an `init` line names."""
     try:
         told = json.loads(line)
     except (ValueError, RecursionError):
@@ -297,7 +297,7 @@ def _moved_from(path: str, minute: str) -> str:
 
 
 def _restore(link: str, original: str) -> None:
-    """Make `original` what it would be if nobody had deleted it: Gemini goes on writing to a new file of its name."""
+    """Make `original` what it would be if nobody had deleted it: Gemini may have begun a new file of that name."""
     if not os.path.isdir(os.path.dirname(original)):
         return  # The user has deleted all of the project's sessions.
     try:
@@ -361,7 +361,7 @@ def _copy(original: str, target: str) -> None:
 
 
 def _open(path: str) -> IO[bytes]:
-    """A regular file, and no link to one, for reading. Raises OSError for all else, and does not wait for a FIFO."""
+    """Open a regular file for reading. Raises OSError for anything else, links included; does not wait for a FIFO."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

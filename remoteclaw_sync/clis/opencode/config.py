@@ -1,4 +1,4 @@
-"""Settings for one OpenCode run, laid over whatever the user's files and variables say. No file of the user's changes.
+"""Settings for one OpenCode run, on top of the user's files and variables. None of the user's files is changed.
 
 Two variables carry them: OPENCODE_CONFIG_CONTENT (a whole config, above every file) and OPENCODE_PERMISSION (rules
 above every config's `permission`). Either may be set already; then ours is merged into it.
@@ -66,7 +66,7 @@ def permission_overlay(params: AgentExecuteParams) -> Settings:
 
 
 def overlaid(variable: str, current: str | None, overlay: Settings) -> str:
-    """The value for a variable that may have one already. Raises RunSetupError if that one cannot be merged with."""
+    """The value for a variable that may already have one. Raises RunSetupError if ours cannot be merged into it."""
     try:
         base = jsonc.parse(REFERENCE.sub(KEPT_BRACE, current)) if current and current.strip() else {}
     except ValueError:
@@ -82,7 +82,7 @@ def overlaid(variable: str, current: str | None, overlay: Settings) -> str:
 def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> Settings:
     """As OpenCode merges its configs: objects by key, `instructions` joined, all else replaced.
 
-    Except that a server of ours replaces one of the same name: a mixture of the two would be neither.
+    But our server replaces one of the same name: a mixture of the two would be neither.
     """
     result = dict(base)
     for key, value in overlay.items():

@@ -68,7 +68,7 @@ class OpenCodeDialect(Dialect):
         self._read_only = facts.get("read_only") is True
 
     def runs_tool(self) -> bool:
-        """OpenCode tells of a tool only when it has ended, which may be long after `timeout`."""
+        """OpenCode reports a tool only when it has ended, which may be long after `timeout`."""
         store, message_id = self.store, self._step_message
         return store is not None and message_id is not None and store.runs_tool(message_id)
 
@@ -100,7 +100,7 @@ class OpenCodeDialect(Dialect):
         return AgentThinkingEvent(words) if words and not self._is_summary(part) else None
 
     def _on_tool_use(self, line: Message) -> Iterable[AgentEvent]:
-        """A tool that has ended; nothing is said when it begins."""
+        """A tool that has ended; OpenCode prints nothing when it begins."""
         part = self._new_part(line)
         state = mapping(part, "state")
         # A later compaction shortens old results, and prints them again.

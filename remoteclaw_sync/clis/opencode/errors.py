@@ -41,7 +41,7 @@ def name_of(error: Message) -> str:
 
 
 def message_of(error: Message) -> str:
-    """The vendor's words, or what there is."""
+    """The vendor's message, or the best there is."""
     data = mapping(error, "data")
     said = wording(data.get("message")) or wording(error.get("message")) or name_of(error).strip()
     return said or "opencode reported an error without a message"

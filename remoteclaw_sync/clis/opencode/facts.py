@@ -1,4 +1,4 @@
-"""What is known of OpenCode before it is run."""
+"""What we know about OpenCode before it is run."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ CLOSED = re.compile(rf'message="MCP connection closed" server={LOG_VALUE}')
 
 
 def check_names(servers: Servers) -> None:
-    """Raise ValueError for names whose tools OpenCode, or its permission rules, cannot tell apart."""
+    """Raise ValueError for names whose tools OpenCode or its permission rules would confuse."""
     check_distinct(servers)
     prefixes = {f"{tool_prefix_name(name)}_": name for name in servers}
     for prefix, name in prefixes.items():
@@ -100,7 +100,7 @@ def borrow_config(servers: Servers, project: str, resources: RunResources) -> di
 
 
 def repair_config(project: str) -> None:
-    """Put the project's files right if a host that is gone has left its servers in them."""
+    """Restore the project's files if a dead host has left its servers in them."""
     for path in config_files(project):
         repair(path, project)
 
@@ -111,7 +111,7 @@ def _as_json_text(value: str) -> str:
 
 
 def failures(stderr: str, servers: Collection[str]) -> dict[str, str]:
-    """Which of these servers OpenCode had trouble with, by its log, and what it says. It gives no cause."""
+    """Which of these servers OpenCode had trouble with, according to its log, which gives no cause."""
     found = {}
     for key, status in UNAVAILABLE.findall(stderr):
         found[_unquoted(key)] = f"could not be used ({_unquoted(status).replace('_', ' ')})"

@@ -58,10 +58,10 @@ class OpenCodeCliRuntime(DialectRuntime):
     Args:
         command: the program: a name, a path, or a sequence (program and first arguments).
         timeout: seconds of silence after which the run is ended. OpenCode is silent for about 70 s of retries.
-        prompt_syntax: as in AgentExecuteParams; OpenCode knows no syntax in a prompt that comes on stdin, so both mean
-            the same.
-        generate_title: let OpenCode ask its model for a title of each new session, a request that is in no usage and
-            no cost. Otherwise the title is the beginning of the prompt.
+        prompt_syntax: as in AgentExecuteParams; OpenCode has no syntax in a prompt on stdin, so both values mean the
+            same.
+        generate_title: let OpenCode ask its model for a title of each new session, a request that is missing from usage
+            and cost. Otherwise the title is the beginning of the prompt.
         mcp_config: "inject" (no file of the user's is touched) or "merge-restore" (.opencode/opencode.json of the
             working directory is borrowed).
         options: as in CLIRuntimeBase (`tool_timeout`, `linger`, `max_pending_bytes`, `max_line_bytes`).
@@ -106,7 +106,7 @@ class OpenCodeCliRuntime(DialectRuntime):
     # --- the command -----------------------------------------------------------------------------------------
 
     def check_params(self, params: AgentExecuteParams) -> None:
-        """Raises ValueError for an image that is no file, and for servers that OpenCode cannot tell apart."""
+        """Raises ValueError for an image that is not a file, and for servers that OpenCode would confuse."""
         opencode_mcp.check_names(params.mcp_servers)
         for index, image in enumerate(params.images):
             check_is_file(f"images[{index}]", image)
@@ -137,7 +137,7 @@ class OpenCodeCliRuntime(DialectRuntime):
         return opencode_mcp.borrows_config(self.mcp_config, _environment(params))
 
     def _in_folder_of_session(self, params: AgentExecuteParams) -> AgentExecuteParams:
-        """Go where the session was begun: resumed anywhere else, OpenCode works on, prints nothing and never ends."""
+        """Go to the session's own folder: resumed elsewhere, OpenCode works, prints nothing and never ends."""
         if params.session_id is None or self._store is None:
             return params
         home = self._store.directory_of(params.session_id)
@@ -182,12 +182,12 @@ class OpenCodeCliRuntime(DialectRuntime):
         return env
 
     def overriding_env(self, params: AgentExecuteParams) -> Mapping[str, str | None]:
-        """Those that the caller gives too: ours are made of his and of what the run adds."""
+        """Variables that the caller may set too: ours combine the caller's value with what the run adds."""
         ours = self.build_env(params)
         return {name: ours[name] for name in params.env if name in ours and _is_merged(name)}
 
     def stdin_data(self, params: AgentExecuteParams) -> bytes:
-        """The prompt; with a second byte order mark before a first, because OpenCode takes one away."""
+        """The prompt; a leading byte order mark is doubled, because OpenCode removes one."""
         return prompt_with_its_bom(params.prompt)
 
     def facts(self) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class OpenCodeCliRuntime(DialectRuntime):
     # --- the end ---------------------------------------------------------------------------------------------
 
     def remedy(self, exit_code: int | None, said: str) -> AgentErrorEvent | None:
-        """The first runs of all, when they are several at once, fail over the database that each wants to make. Before
+        """If the very first runs start at the same time, they fail because each wants to create the database. Before
         1.17.18 there is no `--auto`, and OpenCode 2 has no `--dir`."""
         if not self._is_two and opencode_two.refuses_dir(said):
             if self._read_only:

@@ -1,6 +1,6 @@
-"""What OpenCode 1.18.33 writes to stderr: failures before there is a session, and the causes it keeps from stdout.
+"""What OpenCode 1.18.33 writes to stderr: failures before there is a session, and causes that stdout does not show.
 
-A config that it cannot read is printed there whole, with the keys that are in it.
+If it cannot read a config, it prints the whole file there, including any keys.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..shared import without_colours
 
 LOG_LINE = re.compile(r"^timestamp=\S+ level=\w+ .*$", re.MULTILINE)
 WARNING_LINE = re.compile(r"^timestamp=\S+ level=WARN .*\n?", re.MULTILINE)
-# Around the text of a config that is no JSON, and the places in it that were wrong, which quote it again.
+# Around the text of a config that is not JSON, and around the errors in it, which quote it again.
 DUMP_BEGIN, DUMP_END = "--- JSONC Input ---", "--- End ---"
 WRONG_PLACE = re.compile(r"^(\w+ at line \d+, column \d+)$", re.MULTILINE)
 # A config of the wrong shape: `Expected string | undefined, got 5 model`, the value and then its place.
@@ -84,7 +84,7 @@ def rejected_permissions(stderr: str) -> list[str]:
 
 
 def logged_cause(stderr: str, ref: str) -> str | None:
-    """What the log says of a failure that stdout only gives a number for."""
+    """What the log says about a failure for which stdout has only a number."""
     found = re.search(rf'\bref={re.escape(ref)} error=("(?:[^"\\]|\\.)*"|\S+)', stderr)
     if found is None:
         return None

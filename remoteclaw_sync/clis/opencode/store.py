@@ -1,4 +1,4 @@
-"""What OpenCode wrote down about its sessions: an SQLite file, as of 1.18.33. Only ever read."""
+"""OpenCode's record of its sessions: an SQLite file, as of 1.18.33. We only read it."""
 
 from __future__ import annotations
 

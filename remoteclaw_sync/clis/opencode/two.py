@@ -45,7 +45,7 @@ SUBTYPES: dict[str, ErrorSubtype] = {
 
 
 def is_installed(program: str, search_path: str | None) -> bool:
-    """Whether this program is OpenCode 2, as its files tell. Starts nothing, does not raise."""
+    """Whether this program is OpenCode 2, judging by its files. Starts nothing, does not raise."""
     try:
         found = shutil.which(program, path=search_path)
     except ValueError:
@@ -82,7 +82,7 @@ def place_args(params: AgentExecuteParams, *, is_two: bool) -> list[str]:
 
 
 def part_id(part: Message) -> str:
-    """What tells a part from others: on OpenCode 2 the `id` of a tool's is the call's."""
+    """What identifies a part: on OpenCode 2 the `id` of a tool's part is the call's."""
     found = part.get("partID") or part.get("id")
     return found if type(found) is str else text(part, "partID") or text(part, "id")
 
@@ -93,7 +93,7 @@ def call_id(part: Message) -> str:
 
 
 def exit_code(part: Message, state: Message) -> tuple[bool, object]:
-    """Whether this was a command that told how it ended, and its exit code."""
+    """Whether this was a command that reported how it ended, and its exit code."""
     metadata = mapping(state, "metadata")
     told = metadata if "exit" in metadata else mapping(metadata, "metadata")
     return text(part, "tool") in SHELLS and "exit" in told, told.get("exit")
