@@ -10,21 +10,24 @@ Every run yields text, thinking, tool_use, tool_result and error events, and end
 
 Start here:
     create_cli_runtime      a runtime by name: "claude", "gemini", "codex", "opencode", "demo"
-    CLIRuntimeBase          its three verbs: execute() (a generator), start() (a handle), run() (the result)
+    CLIRuntimeBase          execute() (a generator), start() (a handle), run() (the result), ask() (a typed answer)
     AgentSession            the same on a process that stays, from open_session(): many turns, approvals
+    SessionPool             many conversations on a few such processes
     AgentExecuteParams      all that can be asked of a run
     AgentEvent              what a run yields: AgentTextEvent, AgentToolUseEvent, ..., AgentDoneEvent
     AgentRunResult          how it ended
     McpServerConfig, tool   tools for the agent: MCP servers, Python functions
     ChannelBridge           from a chat message to an answer
+    SessionStore            keeps sessions for several machines; see export_session() and import_session()
     ReplayRuntime           a recorded run, played again; see also remoteclaw_sync.testing
     remoteclaw_sync.web     streams for Flask, Django and other WSGI applications
 
 Calls block until they have their result. Bad arguments raise ValueError or TypeError at once. A failure during a run is
-an error event; only run() turns it into an AgentRunError.
+an error event; only run() and ask() turn it into an AgentRunError.
 
-Public are the names listed in `__all__` here, in remoteclaw_sync.web and in remoteclaw_sync.testing. Every other module
-is private, whatever its name: it may change or disappear with any release.
+Public are the names listed in `__all__` here, in remoteclaw_sync.web, in remoteclaw_sync.cluster, in
+remoteclaw_sync.cluster.celery and in remoteclaw_sync.testing. Every other module is private, whatever its name: it may
+change or disappear with any release.
 """
 
 from __future__ import annotations
@@ -32,14 +35,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
+    AgentOutputError,
     AgentRunError,
     ErrorCode,
     RemoteClawError,
     RunSetupError,
     SessionBusyError,
+    SessionTransferError,
+    StaleSessionError,
     UnknownProviderError,
     UnsupportedOperationError,
 )
+from .limits import Budget, BudgetSpent, Price
 from .types import (
     AgentDeliveryResult,
     AgentDoneEvent,
@@ -55,15 +62,18 @@ from .types import (
     AgentToolUseEvent,
     AgentUsage,
     Allow,
+    AskFields,
     BridgeCallbacks,
     ChannelMessage,
     Deny,
     ErrorSubtype,
+    LeaseFields,
     McpMessageTarget,
     McpServerConfig,
     McpSideEffects,
     PermissionDenial,
     PermissionRequest,
+    ReplyButton,
     ReplyPayload,
     RunFields,
     SessionFields,
@@ -76,8 +86,11 @@ if TYPE_CHECKING:
     from .chat.bridge import RetryPolicy as RetryPolicy
     from .chat.bridge import Route as Route
     from .chat.delivery import split_text as split_text
+    from .chat.questions import AskInChat as AskInChat
+    from .chat.questions import ChatQuestion as ChatQuestion
     from .chat.sessions import Conversation as Conversation
     from .chat.sessions import SessionMap as SessionMap
+    from .clis.acp.runtime import AcpRuntime as AcpRuntime
     from .clis.claude.runtime import ClaudeCliRuntime as ClaudeCliRuntime
     from .clis.codex.runtime import CodexCliRuntime as CodexCliRuntime
     from .clis.gemini.runtime import GeminiCliRuntime as GeminiCliRuntime
@@ -91,6 +104,12 @@ if TYPE_CHECKING:
     from .engine.resources import RunResources as RunResources
     from .factory import SUPPORTED_PROVIDERS as SUPPORTED_PROVIDERS
     from .factory import create_cli_runtime as create_cli_runtime
+    from .pool import SessionPool as SessionPool
+    from .portable.sealing import SealError as SealError
+    from .portable.sealing import new_key as new_key
+    from .portable.store import FolderSessionStore as FolderSessionStore
+    from .portable.store import SessionStore as SessionStore
+    from .portable.store import StoredSession as StoredSession
     from .recording.recorder import Recording as Recording
     from .recording.replay import ReplayRuntime as ReplayRuntime
     from .runtime import CLIRuntimeBase as CLIRuntimeBase
@@ -105,8 +124,11 @@ if TYPE_CHECKING:
 _LAZY = {
     "AgentRun": ".engine.agent_run",
     "AgentSession": ".session",
+    "AskInChat": ".chat.questions",
     "CLIRuntimeBase": ".runtime",
     "ChannelBridge": ".chat.bridge",
+    "AcpRuntime": ".clis.acp.runtime",
+    "ChatQuestion": ".chat.questions",
     "ClaudeCliRuntime": ".clis.claude.runtime",
     "Closing": ".engine.outcome",
     "CodexCliRuntime": ".clis.codex.runtime",
@@ -114,6 +136,7 @@ _LAZY = {
     "CronJob": ".tool_server.messaging",
     "Ended": ".engine.outcome",
     "Extracted": ".engine.dialect",
+    "FolderSessionStore": ".portable.store",
     "Gateway": ".tool_server.server",
     "GatewayTools": ".tool_server.messaging",
     "GeminiCliRuntime": ".clis.gemini.runtime",
@@ -126,20 +149,27 @@ _LAZY = {
     "RunOutcome": ".engine.outcome",
     "RunResources": ".engine.resources",
     "SUPPORTED_PROVIDERS": ".factory",
+    "SealError": ".portable.sealing",
     "SessionMap": ".chat.sessions",
+    "SessionPool": ".pool",
+    "SessionStore": ".portable.store",
+    "StoredSession": ".portable.store",
     "__version__": "._version",
     "classify_error": ".clis.registry",
     "create_cli_runtime": ".factory",
+    "new_key": ".portable.sealing",
     "split_text": ".chat.delivery",
     "tool": ".tool_server.tools",
 }
 
 __all__ = [
+    "AcpRuntime",
     "AgentDeliveryResult",
     "AgentDoneEvent",
     "AgentErrorEvent",
     "AgentEvent",
     "AgentExecuteParams",
+    "AgentOutputError",
     "AgentPermissionEvent",
     "AgentRun",
     "AgentRunError",
@@ -152,10 +182,15 @@ __all__ = [
     "AgentToolUseEvent",
     "AgentUsage",
     "Allow",
+    "AskFields",
+    "AskInChat",
     "BridgeCallbacks",
+    "Budget",
+    "BudgetSpent",
     "CLIRuntimeBase",
     "ChannelBridge",
     "ChannelMessage",
+    "ChatQuestion",
     "ClaudeCliRuntime",
     "Closing",
     "CodexCliRuntime",
@@ -166,9 +201,11 @@ __all__ = [
     "ErrorCode",
     "ErrorSubtype",
     "Extracted",
+    "FolderSessionStore",
     "Gateway",
     "GatewayTools",
     "GeminiCliRuntime",
+    "LeaseFields",
     "McpMessageTarget",
     "McpServerConfig",
     "McpSideEffects",
@@ -176,9 +213,11 @@ __all__ = [
     "OutgoingMessage",
     "PermissionDenial",
     "PermissionRequest",
+    "Price",
     "Recording",
     "RemoteClawError",
     "ReplayRuntime",
+    "ReplyButton",
     "ReplyPayload",
     "RetryPolicy",
     "Route",
@@ -187,15 +226,22 @@ __all__ = [
     "RunResources",
     "RunSetupError",
     "SUPPORTED_PROVIDERS",
+    "SealError",
     "SessionBusyError",
     "SessionFields",
     "SessionMap",
+    "SessionPool",
+    "SessionStore",
+    "SessionTransferError",
+    "StaleSessionError",
+    "StoredSession",
     "UnknownProviderError",
     "UnsupportedOperationError",
     "__version__",
     "classify_error",
     "create_cli_runtime",
     "event_from_dict",
+    "new_key",
     "split_text",
     "tool",
 ]

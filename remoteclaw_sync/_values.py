@@ -154,18 +154,20 @@ def check_env(name: str, value: object, *, unset_ok: bool) -> None:
         check_text(f"{name}[{key!r}]", item, empty_ok=True)
 
 
-def check_seconds(name: str, value: object) -> None:
-    """A positive number of seconds, or None for no limit."""
-    if value is None:
+def check_seconds(name: str, value: object, *, none_ok: bool = True) -> None:
+    """A positive number of seconds; with `none_ok` also None, for no limit."""
+    if value is None and none_ok:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number of seconds or None, not {type(value).__name__}")
+        or_none = " or None" if none_ok else ""
+        raise TypeError(f"{name} must be a number of seconds{or_none}, not {type(value).__name__}")
+    or_none = " (or None for no limit)" if none_ok else ""
     try:
         seconds = float(value)
     except OverflowError:
-        raise ValueError(f"{name} is too large a number of seconds; None means no limit") from None
+        raise ValueError(f"{name} is too large a number of seconds{or_none}") from None
     if not seconds > 0:  # NaN is not, either.
-        raise ValueError(f"{name} must be a positive number of seconds (or None for no limit), not {value}")
+        raise ValueError(f"{name} must be a positive number of seconds{or_none}, not {value}")
 
 
 def check_size(name: str, value: object) -> None:
@@ -174,6 +176,30 @@ def check_size(name: str, value: object) -> None:
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if value <= 0:
         raise ValueError(f"{name} must be positive, not {value}")
+
+
+def check_count(name: str, value: object, least: int = 0) -> None:
+    """A whole number, not below the least."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, not {value}")
+
+
+def check_limit(name: str, value: object) -> None:
+    """A whole number of at least one, or None for no limit."""
+    if value is not None:
+        check_count(name, value, 1)
+
+
+def check_amount(name: str, value: object, *, none_ok: bool = False) -> None:
+    """A number of dollars that is not negative; a limit (`none_ok`) is positive, or None."""
+    if value is None and none_ok:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number of USD, not {type(value).__name__}")
+    if not (0 < value < float("inf") if none_ok else 0 <= value < float("inf")):
+        raise ValueError(f"{name} must be a {'positive' if none_ok else 'finite'} number of USD, not {value}")
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

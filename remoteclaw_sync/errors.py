@@ -2,7 +2,10 @@
 
     RemoteClawError
     ├── AgentRunError              `run()`: the run failed; carries its result and error events
-    ├── SessionBusyError           a second turn on a session whose turn is not over
+    │   └── AgentOutputError       `ask()`: the answer is not what was asked for
+    ├── SessionBusyError           a second turn on a session whose turn is not over, or that somebody else holds
+    ├── SessionTransferError       a session cannot be exported or imported; `reason` says what is in the way
+    ├── StaleSessionError          a session store has a newer state than the one that was to be replaced
     ├── UnsupportedOperationError  this CLI, or this way of running it, cannot do that
     └── UnknownProviderError       `create_cli_runtime()`: also a ValueError
 
@@ -33,9 +36,13 @@ EXTRACT_EVENT_FAILED: Final = "EXTRACT_EVENT_FAILED"
 CLI_WARNING: Final = "CLI_WARNING"
 UNSUPPORTED_OPTION: Final = "UNSUPPORTED_OPTION"
 SESSION_NOT_FOUND: Final = "SESSION_NOT_FOUND"
+SESSION_BUSY: Final = "SESSION_BUSY"
 MCP_SERVER_FAILED: Final = "MCP_SERVER_FAILED"
 MCP_CONFIG_ERROR: Final = "MCP_CONFIG_ERROR"
 RECORD_FAILED: Final = "RECORD_FAILED"
+INVALID_OUTPUT: Final = "INVALID_OUTPUT"
+LIMIT_EXCEEDED: Final = "LIMIT_EXCEEDED"
+REPLAY_MISMATCH: Final = "REPLAY_MISMATCH"
 
 # The codes above as a type. A CLI may also report a code of its own, so `AgentErrorEvent.code` is any str.
 ErrorCode: TypeAlias = Literal[
@@ -54,9 +61,13 @@ ErrorCode: TypeAlias = Literal[
     "CLI_WARNING",
     "UNSUPPORTED_OPTION",
     "SESSION_NOT_FOUND",
+    "SESSION_BUSY",
     "MCP_SERVER_FAILED",
     "MCP_CONFIG_ERROR",
     "RECORD_FAILED",
+    "INVALID_OUTPUT",
+    "LIMIT_EXCEEDED",
+    "REPLAY_MISMATCH",
 ]
 
 # Errors that a run survives: they do not explain a non-zero exit or a missing answer.
@@ -93,8 +104,71 @@ class AgentRunError(RemoteClawError):
         return (type(self), (self.result, self.errors))
 
 
+class AgentOutputError(AgentRunError):
+    """The agent has answered, but not what was asked for, also after it was told so. `text` is what it said."""
+
+    @property
+    def text(self) -> str:
+        """The answer that is of no use."""
+        return self.result.text
+
+
 class SessionBusyError(RemoteClawError):
-    """The session has a turn that is not over yet."""
+    """The session has a turn that is not over yet, or another run or live session writes to it."""
+
+
+class SessionHeldError(AgentRunError, SessionBusyError):
+    """`run()`: the run failed because somebody else holds the session it was to resume."""
+
+
+def run_failure(result: AgentRunResult, errors: Sequence[AgentErrorEvent] = ()) -> AgentRunError:
+    """The exception for a run that failed."""
+    if result.error_subtype == "invalid_output":
+        return AgentOutputError(result, errors)
+    return (SessionHeldError if result.error_subtype == "session_busy" else AgentRunError)(result, errors)
+
+
+TransferObstacle: TypeAlias = Literal[
+    "not_found",
+    "damaged",
+    "newer_format",
+    "newer_cli",
+    "other_provider",
+    "too_large",
+    "unsafe",
+    "local_newer",
+    "diverged",
+    "cli_failed",
+]
+
+
+class SessionTransferError(RemoteClawError):
+    """A session cannot be exported or imported. `reason` says what is in the way; nothing has been changed.
+
+    "not_found": the CLI has no such session; "damaged": not a whole capsule; "newer_format": made by a newer version of
+    this package; "newer_cli": made by a newer CLI than the one here; "other_provider": of another CLI; "too_large";
+    "unsafe": a name or a place that it must not be written to; "local_newer": the session here has all of the capsule
+    and more; "diverged": both have something that the other one lacks; "cli_failed": the CLI's own export or import.
+    """
+
+    def __init__(self, reason: TransferObstacle, message: str) -> None:
+        self.reason: TransferObstacle = reason
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[SessionTransferError], tuple[TransferObstacle, str]]:
+        return (type(self), (self.reason, str(self)))
+
+
+class StaleSessionError(RemoteClawError):
+    """The store has another state of the session than the one that was to be replaced: somebody else has saved since.
+    `generation` is the one that the store has now; 0 if it has none."""
+
+    def __init__(self, generation: int, message: str) -> None:
+        self.generation = generation
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[StaleSessionError], tuple[int, str]]:
+        return (type(self), (self.generation, str(self)))
 
 
 class UnsupportedOperationError(RemoteClawError):

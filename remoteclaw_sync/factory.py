@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from .clis.acp.profiles import profile_named
 from .clis.registry import NAMES, runtime_class_of
 from .errors import UnknownProviderError
 from .runtime import CliOptions, CLIRuntimeBase
 
 if TYPE_CHECKING:
+    from .clis.acp.runtime import AcpOptions, AcpRuntime
     from .clis.claude.runtime import ClaudeCliRuntime
     from .clis.codex.runtime import CodexCliRuntime, CodexOptions
     from .clis.gemini.runtime import GeminiCliRuntime, GeminiOptions
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from .demo.runtime import DemoOptions, DemoRuntime
 
 SUPPORTED_PROVIDERS = NAMES
+ACP = "acp"  # Any agent that speaks this protocol.
 DEMO = "demo"  # Not a supported CLI, but a runtime like any other.
 
 
@@ -28,16 +31,25 @@ def create_cli_runtime(provider: Literal["codex"], **options: Unpack[CodexOption
 @overload
 def create_cli_runtime(provider: Literal["opencode"], **options: Unpack[OpenCodeOptions]) -> OpenCodeCliRuntime: ...
 @overload
+def create_cli_runtime(
+    provider: Literal["acp", "qwen", "goose", "mistral-vibe", "claude-agent-acp", "codex-acp"],
+    **options: Unpack[AcpOptions],
+) -> AcpRuntime: ...
+@overload
 def create_cli_runtime(provider: Literal["demo"], **options: Unpack[DemoOptions]) -> DemoRuntime: ...
 @overload
 def create_cli_runtime(provider: str, **options: Unpack[CliOptions]) -> CLIRuntimeBase: ...
 def create_cli_runtime(provider: str, **options: Any) -> CLIRuntimeBase:
     """The runtime for a provider; case and surrounding space do not matter, options go to its constructor.
 
-    "demo" is an agent that comes with this package and needs neither a CLI nor an account. Raises
-    UnknownProviderError (a ValueError) that lists the known ones.
+    "demo" is an agent that comes with this package and needs neither a CLI nor an account. "acp" is any agent that
+    speaks the Agent Client Protocol (`command=["goose", "acp"]`); some have names of their own ("goose", "qwen").
+    Raises UnknownProviderError (a ValueError) that lists the known ones.
     """
     name = provider.strip().lower() if isinstance(provider, str) else ""
+    if name not in NAMES and profile_named(name) is not None:
+        options = {"profile": name, **options}
+        name = ACP
     return runtime_class(name, provider)(**options)
 
 
@@ -47,6 +59,10 @@ def runtime_class(name: str, asked_for: object = None) -> type[CLIRuntimeBase]:
         from .demo.runtime import DemoRuntime
 
         return DemoRuntime
+    if name == ACP:
+        from .clis.acp.runtime import AcpRuntime
+
+        return AcpRuntime
     if name not in NAMES:
         error = UnknownProviderError(name if asked_for is None and name else asked_for, SUPPORTED_PROVIDERS)
         error.add_note(f'"{DEMO}" works without a CLI')

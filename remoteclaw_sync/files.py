@@ -10,6 +10,7 @@ stores links, and a link to /dev/zero or to a FIFO would fill the memory or neve
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -78,6 +79,32 @@ def new_folder(base: str, *, hidden: bool = False) -> str:
 def private(path: str, flags: int) -> int:
     """An `opener` for open(): a new file gets the mode 0600."""
     return os.open(path, flags, 0o600)
+
+
+def user_folder(name: str) -> str:
+    """The path of a private folder that all hosts of this user share, made if it is missing. Raises OSError if somebody
+    else has put something in its place."""
+    path = _user_folder(name)
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        status = os.lstat(path)
+    is_ours = status.st_uid == os.geteuid() and not status.st_mode & 0o077
+    if not stat.S_ISDIR(status.st_mode) or not is_ours:
+        raise OSError(errno.EPERM, "not a private folder of this user", path)
+    return path
+
+
+def remove_user_folder(name: str) -> None:
+    """Remove it if it is empty; it is made again when needed."""
+    with contextlib.suppress(OSError):
+        os.rmdir(_user_folder(name))
+
+
+def _user_folder(name: str) -> str:
+    return os.path.join(tempfile.gettempdir(), f"{PREFIX}{os.geteuid()}-{name}")
 
 
 def longest_folder(base: str) -> int:

@@ -5,33 +5,43 @@ from __future__ import annotations
 import abc
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack, get_args
 
 import attrs
 
-from ._values import check_choice, check_known, check_path, check_seconds, check_size, check_text
+from ._values import check_choice, check_flag, check_known, check_path, check_seconds, check_size, check_text
 from .clis.facts import CliFacts
+from .engine.answers import asking, with_format
 from .engine.dialect import Dialect, Extracted, HookDialect
 from .engine.live_dialect import LiveDialect
-from .engine.live_session import LiveSession
+from .engine.meter import check_limits
 from .engine.outcome import Closing, Ended, RunOutcome
 from .engine.python_tools import check_tools
+from .engine.recorded_session import new_live_session
 from .engine.resources import RunResources
 from .engine.session import Session
+from .engine.shared_process import SharedProcesses
+from .engine.transfer import exported, imported
 from .engine.transport import Transport
 from .engine.turn import Turn
 from .errors import WORKING_DIRECTORY_NOT_FOUND, RunSetupError, UnsupportedOperationError
+from .limits import Price, Prices, as_prices
+from .portable.capsule import MAX_CAPSULE_BYTES
+from .portable.local import LocalSessions
 from .process.child import ChildProcess
 from .process.environment import host_environment
 from .process.greenlets import check_host
 from .process.host import host_identity
-from .process.launch import Launch, Limits, Setup
+from .process.launch import FAREWELL_PATIENCE, Launch, Limits, Setup
 from .recording.recorder import Recording, as_recording
+from .recording.session_recorder import SessionRecorder
 from .session import AgentSession
 from .types import (
     AgentErrorEvent,
     AgentExecuteParams,
+    AgentRunResult,
     PromptSyntax,
     RunFields,
     SessionFields,
@@ -59,6 +69,8 @@ class RuntimeOptions(TypedDict, total=False):
     max_line_bytes: int
     record: str | os.PathLike[str] | Recording | None
     transport: TransportChoice
+    share_process: bool
+    prices: Prices | None
 
 
 class CliOptions(RuntimeOptions, total=False):
@@ -86,6 +98,10 @@ class CLIRuntimeBase(Verbs):
         record: write what the CLI says to this file, for `ReplayRuntime` (see record.py).
         transport: "oneshot" (a process for each prompt), "live" (one that can be talked to while it works) or "auto":
             one-shot, unless a run has `approve`.
+        share_process: whether live sessions share a process where the CLI can and they have command, arguments and
+            environment in common.
+        prices: what models cost, by name ("*" for all others), or one price for all: for `max_cost_usd` and
+            `total_cost_usd` where the CLI does not tell.
     """
 
     provider: ClassVar[str | None] = None
@@ -108,10 +124,12 @@ class CLIRuntimeBase(Verbs):
         max_line_bytes: int = MAX_LINE_BYTES,
         record: str | os.PathLike[str] | Recording | None = None,
         transport: TransportChoice = "auto",
+        share_process: bool = True,
+        prices: Prices | None = None,
     ) -> None:
         check_seconds("timeout", timeout)
         check_seconds("tool_timeout", tool_timeout)
-        check_seconds("linger", linger)
+        check_seconds("linger", linger, none_ok=False)
         check_size("max_pending_bytes", max_pending_bytes)
         check_size("max_line_bytes", max_line_bytes)
         self.command = _as_argv(command)
@@ -121,8 +139,12 @@ class CLIRuntimeBase(Verbs):
         self.max_pending_bytes = max_pending_bytes
         self.max_line_bytes = max_line_bytes
         check_choice("transport", transport, get_args(TransportChoice))
-        self.record = as_recording(record)
+        self.record: Recording | SessionRecorder | None = as_recording(record)
         self.transport: TransportChoice = transport
+        check_flag("share_process", share_process)
+        self.share_process = share_process
+        self.prices: Mapping[str, Price] = as_prices(prices)
+        self.processes = SharedProcesses()  # The same in all copies.
         self.is_live = False  # True in the copy that serves a live session.
         self.outcome = RunOutcome()
         self._launched_env: dict[str, str] = {}  # Of the CLI that was started last.
@@ -130,9 +152,18 @@ class CLIRuntimeBase(Verbs):
     def new_turn(self, params: AgentExecuteParams | str, fields: RunFields) -> Turn:
         checked = self.checked(params, fields)
         if not self._goes_live(checked):
-            return Turn(Session(self.private_copy()), checked)
-        live = LiveSession(self.live_copy(), checked, idle_timeout=None, one_turn=True)
-        return live.new_turn(checked)
+            agent = self.private_copy()
+            asked = checked if checked.output_type is None else asking(agent, checked, checked.output_type)
+            return Turn(Session(agent), asked)
+        live_agent = self.live_copy()
+        live_agent.share_process = False  # Its process ends with the run.
+        asked = asking(live_agent, checked, checked.output_type)
+        return new_live_session(live_agent, asked, idle_timeout=None, one_turn=True).new_turn(asked)
+
+    def next_turn(self, params: AgentExecuteParams, before: AgentRunResult) -> Turn | None:
+        if before.session_id is None:
+            return None
+        return self.new_turn(attrs.evolve(params, session_id=before.session_id), {})
 
     def open_session(self, **fields: Unpack[SessionFields]) -> AgentSession:
         """A conversation with a process that stays: many turns, approvals, interrupts.
@@ -149,7 +180,69 @@ class CLIRuntimeBase(Verbs):
         params = self.checked(NO_PROMPT, run_fields)
         if self.transport == "oneshot":
             raise UnsupportedOperationError("a runtime with transport='oneshot' has no live sessions")
-        return AgentSession(LiveSession(self.live_copy(), params, idle_timeout=idle_timeout))
+        agent = self.live_copy()
+        return AgentSession(
+            new_live_session(agent, asking(agent, params, params.output_type), idle_timeout=idle_timeout)
+        )
+
+    def export_session(
+        self,
+        session_id: str,
+        *,
+        working_directory: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str | None] | None = None,
+        max_bytes: int = MAX_CAPSULE_BYTES,
+        held: bool = False,
+    ) -> bytes:
+        """A session as a capsule: bytes from which `import_session` makes it a session of another machine.
+
+        The capsule holds all that was said, and no secret of the CLI's own; the files that the agent worked on are not
+        in it. `env` has the variables that the session's runs had (HOME and the like), as a run takes them. `held`
+        says that the caller itself has the session open, and no turn is running.
+
+        Raises SessionTransferError (not found, larger than `max_bytes`), SessionBusyError if a run or a live session
+        has it, UnsupportedOperationError for a CLI whose sessions cannot be moved, ValueError or TypeError.
+        """
+        check_size("max_bytes", max_bytes)
+        agent, params = self._at_rest(session_id, working_directory, env)
+        return exported(agent, params, max_bytes, held=held)
+
+    def import_session(
+        self,
+        data: bytes,
+        *,
+        working_directory: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str | None] | None = None,
+        max_bytes: int = MAX_CAPSULE_BYTES,
+        replace: bool = False,
+    ) -> str:
+        """Make a session of `export_session`'s capsule one of this machine, for runs in this working directory.
+
+        Returns its id, to resume it with. A session that is here already is brought up to date. If it has something
+        that the capsule lacks, the call is refused, unless `replace` is True.
+
+        Raises SessionTransferError (damaged, of another or a newer CLI, in conflict with what is here; then nothing has
+        changed), SessionBusyError, UnsupportedOperationError, ValueError or TypeError.
+        """
+        check_size("max_bytes", max_bytes)
+        check_flag("replace", replace)
+        agent, params = self._at_rest(None, working_directory, env)
+        return imported(agent, params, data, max_bytes, replace=replace)
+
+    def _at_rest(
+        self,
+        session_id: str | None,
+        working_directory: str | os.PathLike[str] | None,
+        env: Mapping[str, str | None] | None,
+    ) -> tuple[Self, AgentExecuteParams]:
+        """For what is done with a session while no run has it."""
+        fields: RunFields = {"session_id": session_id, "working_directory": working_directory, "env": env or {}}
+        params = self.checked(NO_PROMPT, fields)
+        agent = self.private_copy()
+        agent._launched_env = agent._environment(
+            params, os.path.abspath(working_directory or os.getcwd()), MARKER_PREFIX
+        )
+        return agent, params
 
     def _goes_live(self, params: AgentExecuteParams) -> bool:
         if self.transport == "oneshot" and params.approve is not None:
@@ -161,8 +254,6 @@ class CLIRuntimeBase(Verbs):
         private = self.private_copy()
         if private.new_live_dialect() is None:
             raise UnsupportedOperationError(f"{self.program} has no live sessions in this package yet")
-        if private.record is not None:
-            raise UnsupportedOperationError("live sessions cannot be recorded yet; use a runtime without record=")
         private.is_live = True
         return private
 
@@ -180,7 +271,9 @@ class CLIRuntimeBase(Verbs):
         if params.tools:
             check_tools(params)
         self.check_params(params)
-        return params
+        if params.max_cost_usd is not None or params.budget is not None:
+            check_limits(self, params)
+        return params if params.output_type is None else with_format(params)
 
     def private_copy(self) -> Self:
         """For one session, so that neither it nor this runtime changes the other."""
@@ -230,6 +323,12 @@ class CLIRuntimeBase(Verbs):
         """What is written to the CLI's stdin, which is closed after it."""
         return params.prompt.encode() if self.supports_stdin_prompt else b""
 
+    def native_schema(self, schema: Mapping[str, Any], from_start: bool) -> dict[str, Any] | None:
+        """The JSON schema of an answer in the form that the CLI's own option for it takes. None if it has no such
+        option, or not for this schema, or (`from_start` False) not for a process that has been started without it:
+        then the model is told in words. `params.output_type.native` has it when the command is built."""
+        return None
+
     def resolve(self, params: AgentExecuteParams) -> AgentExecuteParams:
         """The params with what they leave to be looked up (the folder of a session). Raises RunSetupError."""
         return params
@@ -253,16 +352,19 @@ class CLIRuntimeBase(Verbs):
         return b'"tool' in chunk
 
     def runs_tool(self) -> bool:
-        """Whether a tool runs that no line has told of. Asked by the watchdog when a clock is about to run out."""
+        """Whether a tool is running that no line has reported. The watchdog asks when a clock is about to run out."""
         return False
 
     def presentable(self, stderr: str) -> str:
-        """What of stderr people are shown, in `result.stderr` and in error messages."""
+        """The part of stderr that people are shown, in `result.stderr` and in error messages."""
         return stderr
 
     def at_exit(self, ended: Ended) -> Closing:
         """What the end of the CLI's process means: the cause of a failed run if its stderr tells it, warnings."""
         return Closing()
+
+    def stand_in(self, params: AgentExecuteParams) -> None:
+        """Have the live dialect of a replay know its session, without looking at this machine: there is no process."""
 
     def remedy(self, exit_code: int | None, said: str) -> AgentErrorEvent | None:
         """A failed start that a change on `self` can cure: the warning to give, after which the CLI is started again.
@@ -287,8 +389,19 @@ class CLIRuntimeBase(Verbs):
         """The command as people know it."""
         return self.provider or os.path.basename(self.command[0])
 
+    def session_store(self, params: AgentExecuteParams) -> str | None:
+        """Whose session ids these are: only one run at a time may write to a session. None if any number may."""
+        cli = self.cli_facts
+        if cli is None or not cli.forks.isdisjoint(params.extra_args):
+            return None
+        return f"{cli.name} {os.path.realpath(cli.sessions_in(ChainMap(params.env, os.environ)))}"  # type: ignore[arg-type]
+
+    def local_sessions(self, params: AgentExecuteParams) -> LocalSessions | None:
+        """Where this CLI keeps its sessions, and how they are read and written; None if they cannot be moved."""
+        return None
+
     def cli_version(self) -> str | None:
-        """The version of the CLI that was started, if its files tell."""
+        """The version of the CLI that was started, if its files say so."""
         cli, path = self.cli_facts, self._launched_env.get("PATH")
         if cli is None:
             return None
@@ -331,6 +444,7 @@ class CLIRuntimeBase(Verbs):
             stdin=self.stdin_data(params) if live is None else live.greeting,
             stdin_stays_open=live is not None,
             farewell=None if live is None else live.farewell(),
+            farewell_patience=FAREWELL_PATIENCE if live is None else live.farewell_patience,
             marker=marker,
             events_on=self.ndjson_stream,
             limits=Limits(self.timeout, self.tool_timeout, resources.time_left()),
@@ -347,6 +461,10 @@ class CLIRuntimeBase(Verbs):
     def connect(self, setup: Setup) -> Transport:
         """The way to the CLI."""
         return ChildProcess(setup)
+
+    def shared_by(self, params: AgentExecuteParams) -> Hashable | None:
+        """Sessions for which this is the same share a process; None if one has a process of its own."""
+        return None
 
     def _environment(self, params: AgentExecuteParams, cwd: str, marker: str) -> dict[str, str]:
         # PWD, because some CLIs believe it rather than the real working directory. The marker's name is unique, so
@@ -367,6 +485,8 @@ def _as_argv(command: str | os.PathLike[str] | Sequence[str]) -> tuple[str, ...]
     if isinstance(command, str | os.PathLike):
         check_path("command", command)
         return (os.fspath(command),)
+    if not isinstance(command, Iterable):
+        raise TypeError(f"command must be a program or a sequence (program, arguments), not {type(command).__name__}")
     argv = tuple(command)
     if not argv:
         raise ValueError("command must not be empty")

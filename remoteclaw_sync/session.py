@@ -4,39 +4,33 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, get_args
 
 import attrs
 
+from ._closeable import Closeable
 from ._values import check_choice, check_known, check_text
+from .engine.answers import asking, with_format
 from .engine.live_session import LiveSession
+from .engine.meter import check_limits
 from .engine.turn import Turn
-from .types import TURN_FIELDS, AgentExecuteParams, PermissionMode, RunFields
+from .types import TURN_FIELDS, AgentExecuteParams, AgentRunResult, PermissionMode, RunFields
 from .verbs import Verbs
 
 
-class AgentSession(Verbs):
+class AgentSession(Closeable, Verbs):
     """Many turns with one agent, each with the verbs of a runtime: `execute`, `start`, `run`.
 
     Made by `runtime.open_session()`. A warm process serves its turns; if that is gone (idle for too long, crashed,
     killed), the next turn starts another one and resumes. One turn at a time: a second one raises SessionBusyError.
     The rest may be called from any thread. Use it as a context manager, or `close()` it.
 
-    A turn takes a prompt and the fields `images`, `deadline`, `abort_signal`, `prompt_syntax`. The others are the
-    session's.
+    A turn takes a prompt and the fields `images`, `deadline`, `abort_signal`, `prompt_syntax`, `output_type`. The
+    others are the session's.
     """
 
     def __init__(self, live: LiveSession) -> None:
         self._live = live
-
-    def __enter__(self) -> AgentSession:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def session_id(self) -> str | None:
@@ -78,26 +72,38 @@ class AgentSession(Verbs):
         self._live.shut()
 
     def new_turn(self, params: AgentExecuteParams | str, fields: RunFields) -> Turn:
-        return self._live.new_turn(self._checked(params, fields))
+        checked = self._checked(params, fields)
+        return self._live.new_turn(asking(self._live.agent, checked, self._live.fields.output_type))
+
+    def next_turn(self, params: AgentExecuteParams, before: AgentRunResult) -> Turn | None:
+        return self._live.new_turn(asking(self._live.agent, params, self._live.fields.output_type))
+
+    def _own_fields(self) -> AgentExecuteParams:
+        """What holds for all turns."""
+        return self._live.fields
 
     def _checked(self, params: AgentExecuteParams | str, fields: RunFields) -> AgentExecuteParams:
         """The turn's own fields on top of the session's. Raises ValueError or TypeError."""
         given: dict[str, Any] = {**fields}
         check_known("there is no field", given, RunFields.__annotations__)
         if isinstance(params, AgentExecuteParams):
-            given = {**_set_fields(params), **given}
+            given = {**set_fields(params), **given}
         elif isinstance(params, str):
             given["prompt"] = params
         else:
             raise TypeError(f"params must be an AgentExecuteParams or a prompt, not {type(params).__name__}")
         for name in given.keys() - TURN_FIELDS:
             raise ValueError(f"{name} belongs to the session: give it to open_session()")
-        turn = attrs.evolve(self._live.fields, **given)
+        of_session = self._live.fields.output_type
+        turn = with_format(attrs.evolve(self._own_fields(), **given))
+        if of_session is not None and not of_session.same_as(turn.output_type):
+            raise ValueError("this session was opened with an output_type, which all its answers have")
         self._live.agent.check_params(turn)
+        check_limits(self._live.agent, turn)
         return turn
 
 
-def _set_fields(params: AgentExecuteParams) -> Mapping[str, Any]:
+def set_fields(params: AgentExecuteParams) -> Mapping[str, Any]:
     """Those that are not left at their defaults."""
     plain = _defaults()
     names = (field.name for field in attrs.fields(AgentExecuteParams))

@@ -20,9 +20,11 @@ from ._values import (
     Value,
     as_dict,
     as_tuple,
+    check_amount,
     check_choice,
     check_env,
     check_flag,
+    check_limit,
     check_path,
     check_seconds,
     check_strings,
@@ -31,6 +33,7 @@ from ._values import (
     each,
     each_value,
 )
+from .limits import Budget
 
 PermissionMode: TypeAlias = Literal["default", "read-only", "accept-edits", "bypass"]
 PromptSyntax: TypeAlias = Literal["text", "cli"]
@@ -45,11 +48,14 @@ ErrorSubtype: TypeAlias = Literal[
     "context_window",
     "crash",
     "incomplete",
+    "invalid_output",
+    "limit",
     "max_turns",
     "network",
     "overloaded",
     "permission",
     "rate_limit",
+    "session_busy",
     "session_not_found",
     "timeout",
     "unknown",
@@ -58,6 +64,9 @@ ErrorSubtype: TypeAlias = Literal[
 
 # How a run is done: by a process that gets one prompt and exits, or by one that stays and can be talked to.
 TransportChoice: TypeAlias = Literal["auto", "oneshot", "live"]
+
+# What became of a chat message.
+HandledAs: TypeAlias = Literal["turn", "steered", "answer", "rejected"]
 
 # Tool names are built from server names ("mcp__<server>__<tool>"); the APIs behind the CLIs end near this.
 MAX_MCP_NAME_LENGTH = 128
@@ -231,6 +240,12 @@ class AgentExecuteParams(Value):
         tools: Python functions that the agent may call; they run in threads of this process.
         prompt_syntax: "cli" lets the CLI interpret `/commands` and `@files` in the prompt (default: "text").
         approve: decides on tool calls that the CLI asks about; called in the thread that iterates.
+        output_type: what the answer has to be: a class or another type, or a JSON schema. `result.output` has it.
+        max_turns: how often the model may be asked.
+        max_tool_calls: how many tools it may call.
+        max_tokens: how many tokens it may take, input and output, cached ones included.
+        max_cost_usd: what it may cost, by the CLI's own account, or by the `prices` of the runtime.
+        budget: what it may use together with other runs.
     """
 
     prompt: str = attrs.field(repr=lambda prompt: f"<{len(prompt)} characters>")
@@ -254,12 +269,18 @@ class AgentExecuteParams(Value):
         default=(), converter=as_tuple, kw_only=True, repr=False, eq=False, metadata=TRANSIENT
     )
     approve: Approve | None = attrs.field(default=None, kw_only=True, repr=False, eq=False, metadata=TRANSIENT)
+    output_type: Any = attrs.field(default=None, kw_only=True, repr=False, metadata=TRANSIENT)
+    max_turns: int | None = attrs.field(default=None, kw_only=True)
+    max_tool_calls: int | None = attrs.field(default=None, kw_only=True)
+    max_tokens: int | None = attrs.field(default=None, kw_only=True)
+    max_cost_usd: float | None = attrs.field(default=None, kw_only=True)
+    budget: Budget | None = attrs.field(default=None, kw_only=True, repr=False, eq=False, metadata=TRANSIENT)
 
     def __attrs_post_init__(self) -> None:
+        _check_mcp_servers(self.mcp_servers)
         check_text("prompt", self.prompt)
         if self.session_id is not None:
             _check_session_id(self.session_id)
-        _check_mcp_servers(self.mcp_servers)
         signal = self.abort_signal
         if signal is not None:
             _check_abort_signal(signal)
@@ -279,12 +300,19 @@ class AgentExecuteParams(Value):
         check_seconds("deadline", self.deadline)
         if self.prompt_syntax is not None:
             check_choice("prompt_syntax", self.prompt_syntax, get_args(PromptSyntax))
+        if not isinstance(self.tools, tuple):
+            raise TypeError(f"tools must be a sequence of functions, not {type(self.tools).__name__}")
         if self.approve is not None:
             _check_approve(self.approve)
+        for name in ("max_turns", "max_tool_calls", "max_tokens"):
+            check_limit(name, getattr(self, name))
+        check_amount("max_cost_usd", self.max_cost_usd, none_ok=True)
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise TypeError(f"budget must be a Budget, not {type(self.budget).__name__}")
 
 
-class RunFields(TypedDict, total=False):
-    """The keywords of `execute`, `start` and `run`: the fields of `AgentExecuteParams` but for the prompt."""
+class AskFields(TypedDict, total=False):
+    """The keywords of `ask`: the fields of `AgentExecuteParams` but for the prompt and the type of the answer."""
 
     session_id: str | None
     mcp_servers: Mapping[str, McpServerConfig]
@@ -300,12 +328,22 @@ class RunFields(TypedDict, total=False):
     prompt_syntax: PromptSyntax | None
     tools: Iterable[Any]
     approve: Approve | None
+    max_turns: int | None
+    max_tool_calls: int | None
+    max_tokens: int | None
+    max_cost_usd: float | None
+    budget: Budget | None
 
 
-class SessionFields(TypedDict, total=False):
-    """The keywords of `open_session`: what holds for all turns, and how long an idle process is kept."""
+class RunFields(AskFields, total=False):
+    """The keywords of `execute`, `start` and `run`: the fields of `AgentExecuteParams` but for the prompt."""
 
-    session_id: str | None
+    output_type: Any
+
+
+class LeaseFields(TypedDict, total=False):
+    """The keywords of `SessionPool.session`: what holds for all turns of a session."""
+
     mcp_servers: Mapping[str, McpServerConfig]
     working_directory: str | os.PathLike[str] | None
     env: Mapping[str, str | None]
@@ -315,11 +353,37 @@ class SessionFields(TypedDict, total=False):
     extra_args: Iterable[str]
     tools: Iterable[Any]
     approve: Approve | None
+    output_type: Any
+    max_turns: int | None
+    max_tool_calls: int | None
+    max_tokens: int | None
+    max_cost_usd: float | None
+    budget: Budget | None
+
+
+class SessionFields(LeaseFields, total=False):
+    """The keywords of `open_session`: the same, which session to resume, and how long an idle process is kept."""
+
+    session_id: str | None
     idle_timeout: float | None
 
 
 # The fields of `AgentExecuteParams` that belong to one turn. All others belong to its session.
-TURN_FIELDS = frozenset({"prompt", "images", "deadline", "abort_signal", "prompt_syntax"})
+TURN_FIELDS = frozenset(
+    {
+        "prompt",
+        "images",
+        "deadline",
+        "abort_signal",
+        "prompt_syntax",
+        "output_type",
+        "max_turns",
+        "max_tool_calls",
+        "max_tokens",
+        "max_cost_usd",
+        "budget",
+    }
+)
 
 
 # --- what comes out ------------------------------------------------------------------------------------
@@ -368,6 +432,9 @@ class AgentRunResult(Value):
         permission_denials: tool calls that were refused.
         exit_code: of the CLI; negative for a signal, None if it never started or had to be left.
         stderr: the last 64 KiB of what it wrote there, without known secrets.
+        output: the answer as the `output_type` that was asked for; None without one. `to_dict()` has it as JSON, and
+            `from_dict()` leaves it so.
+        retry_after: seconds until another try may succeed, if the vendor says so: of a rate limit or a usage limit.
     """
 
     text: str = ""
@@ -381,10 +448,19 @@ class AgentRunResult(Value):
     stop_reason: str | None = None
     error_subtype: ErrorSubtype | None = None
     permission_denials: tuple[PermissionDenial, ...] = attrs.field(
-        default=(), converter=as_tuple, metadata=decoded_by(each(PermissionDenial.from_dict))
+        default=(), converter=tuple[PermissionDenial, ...], metadata=decoded_by(each(PermissionDenial.from_dict))
     )
     exit_code: int | None = None
     stderr: str = ""
+    output: Any = None
+    retry_after: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        if self.output is None:
+            return Value.to_dict(self)
+        from .schema.plain import plain  # Slow to import, and rarely needed.
+
+        return attrs.evolve(self, output=None).to_dict() | {"output": plain(self.output)}
 
     @property
     def ok(self) -> bool:
@@ -455,11 +531,15 @@ class AgentPermissionEvent(_Event):
 
 @attrs.frozen
 class AgentErrorEvent(_Event):
-    """Something went wrong. Whether the run failed is for `done` to say: a CLI survives many errors."""
+    """Something went wrong. Whether the run failed is for `done` to say: a CLI survives many errors.
+
+    `retry_after`: seconds until another try may succeed, where the vendor says so.
+    """
 
     type: ClassVar[Literal["error"]] = "error"
     message: str
     code: str | None = None
+    retry_after: float | None = attrs.field(default=None, kw_only=True)
 
 
 @attrs.frozen
@@ -530,12 +610,23 @@ class McpSideEffects(Value):
 
 
 @attrs.frozen
+class ReplyButton(Value):
+    """A button under a message: what is written on it, and the data (at most 64 bytes) that names it when pressed."""
+
+    label: str
+    data: str
+
+
+@attrs.frozen
 class ReplyPayload(Value):
-    """One message to deliver to a channel."""
+    """One message to deliver to a channel. Only questions of the agent have buttons."""
 
     text: str | None = None
     media_urls: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
     is_error: bool = False
+    buttons: tuple[ReplyButton, ...] = attrs.field(
+        default=(), converter=as_tuple, metadata=decoded_by(each(ReplyButton.from_dict))
+    )
 
 
 @attrs.frozen
@@ -548,6 +639,8 @@ class AgentDeliveryResult(Value):
         mcp: what the agent sent and scheduled by itself.
         error: why there is no (whole) answer, in words; None if all went well.
         warnings: what went wrong beside the answer, in words: above all that the conversation will not be remembered.
+        handled_as: "turn": the agent was asked. "steered": the run of an earlier message was given it, whose answer
+            covers both. "answer": it was the answer to a question of the agent. "rejected": there was a run.
     """
 
     payloads: tuple[ReplyPayload, ...] = attrs.field(
@@ -557,6 +650,7 @@ class AgentDeliveryResult(Value):
     mcp: McpSideEffects = attrs.field(factory=McpSideEffects, metadata=decoded_by(McpSideEffects.from_dict))
     error: str | None = None
     warnings: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
+    handled_as: HandledAs = "turn"
 
 
 @attrs.frozen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -16,7 +17,10 @@ import pytest
 
 pytest.register_assert_rewrite("tests.fakes")
 
+from remoteclaw_sync import files  # noqa: E402
+from remoteclaw_sync.engine import one_writer  # noqa: E402
 from tests.fakes import Container, Gate, wait_until  # noqa: E402 - its asserts are rewritten only if that was asked for before
+from tests.redis_server import RedisServer, need_redis  # noqa: E402
 
 TEST_VARIABLE = "REMOTECLAW_SYNC_TEST_ID"  # Inherited by whatever a test starts, so that it can be found.
 VOLATILE_VARIABLES = {"PYTEST_CURRENT_TEST", TEST_VARIABLE, "TMPDIR"}
@@ -25,6 +29,13 @@ LONG = ("slow", "real_cli")
 TESTS = Path(__file__).resolve().parent
 A_MOMENT = 0.1  # Seconds for a thread that is just ending; a collection of garbage takes longer.
 HAS_PROC = os.path.exists("/proc/self/environ")
+
+
+def pytest_configure() -> None:
+    """A shell script has SIGINT ignored in what it starts with `&`, and so would all that the tests start: Ctrl-C is
+    one of the things they test."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -69,6 +80,8 @@ def nothing_leaks(request: pytest.FixtureRequest, temporary_folder: Path) -> Ite
 
     Set up before and torn down after all other fixtures of a test, so those may start what they end.
     """
+    if request.node.get_closest_marker("redis"):
+        request.getfixturevalue("redis_url")  # Shared by all tests, so no leak of this one.
     # Real CLIs leave caches in the temporary folder; their bench gives them one of its own.
     in_own_tmp = "real_clis" not in request.path.parts
     identity = uuid.uuid4().hex
@@ -82,6 +95,7 @@ def nothing_leaks(request: pytest.FixtureRequest, temporary_folder: Path) -> Ite
     try:
         yield
         leaks = look.leaks()
+        files.remove_user_folder(one_writer.FOLDER)  # It stays until the process exits, but nothing may be in it.
         left = sorted(os.listdir(temporary_folder))
         env_after = _environment()
     finally:
@@ -122,6 +136,14 @@ def container() -> Iterator[Container]:
         pytest.skip(f"namespace: none for processes can be made here: {error}")
     with made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """Of a server that all tests share, each with its own prefix."""
+    server = RedisServer(need_redis())
+    yield server.url
+    server.close()
 
 
 def _environment() -> dict[str, str]:

@@ -32,6 +32,8 @@ from remoteclaw_sync import (
 )
 from remoteclaw_sync.clis.dialect import DialectRuntime
 from remoteclaw_sync.engine.dialect import Dialect
+from remoteclaw_sync.process.child import ChildProcess
+from remoteclaw_sync.process.launch import Setup
 
 FAKE_CLI = Path(__file__).with_name("fake_cli.py")
 PATIENCE = 30.0  # Seconds a busy machine may take for what normally takes milliseconds.
@@ -172,6 +174,27 @@ def wait_until(predicate: Callable[[], Any], timeout: float = PATIENCE) -> bool:
     return True
 
 
+class PassingTime:
+    """The clock of a runtime's runs, which can be put forward: silence for which nobody has to wait."""
+
+    def __init__(self, runtime: CLIRuntimeBase) -> None:
+        self._ahead = 0.0
+        self._children: list[ChildProcess] = []
+        setattr(runtime, "connect", self._connect)  # noqa: B010 - mypy knows it as a method
+
+    def _connect(self, setup: Setup) -> ChildProcess:
+        self._children.append(ChildProcess(setup, clock=self))
+        return self._children[-1]
+
+    def __call__(self) -> float:
+        return time.monotonic() + self._ahead
+
+    def put_forward(self, seconds: float) -> None:
+        self._ahead += seconds
+        for child in self._children:
+            child.wake()
+
+
 class Gate:
     """A FIFO between a test and a fake CLI: one side waits, the other opens it."""
 
@@ -300,7 +323,7 @@ def run_host(code: str, *arguments: str, **options: Any) -> str:
     """What such a program prints; it must exit with 0 and say nothing on stderr."""
     with start_host(code, *arguments, **options) as host:
         try:
-            out, err = host.communicate(timeout=PATIENCE)
+            out, err = host.communicate(timeout=3 * PATIENCE)  # It does much more than one thing.
         finally:
             host.kill()
     assert (host.returncode, err) == (0, "")

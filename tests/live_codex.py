@@ -22,26 +22,19 @@ class Interrupted(Exception):
 
 
 class Codex:
-    """One process."""
+    """One process, with any number of threads."""
 
     def __init__(self, folder: str, arguments: list[str]) -> None:
         self.folder, self.arguments = folder, arguments
         self.out = threading.Lock()
         self.news = threading.Condition()
         self.answers: dict[int, Any] = {}
-        self.turn_id: str | None = None
-        self.steered: list[str] = []
-        self.interrupted = False
-        self.total = 0
-        self.settings: dict[str, Any] = {}
+        self.threads: dict[str, Thread] = {}
 
     def say(self, **message: Any) -> None:
         with self.out:
             sys.stdout.write(json.dumps(message) + "\n")
             sys.stdout.flush()
-
-    def tell(self, method: str, **params: Any) -> None:
-        self.say(method=method, params={"threadId": self.thread, "turnId": self.turn_id, **params})
 
     def note(self, kind: str, words: str) -> None:
         with open(os.path.join(self.folder, f"{os.getpid()}.{kind}"), "a") as file:
@@ -64,13 +57,21 @@ class Codex:
 
     def take(self, number: int, method: str, params: dict[str, Any]) -> None:
         handler = getattr(self, "on_" + method.replace("/", "_"), None)
+        thread = self.threads.get(params.get("threadId", ""))
+        if handler is None and thread is not None:
+            handler = getattr(thread, "on_" + method.replace("/", "_"), None)
         result = {} if handler is None else handler(params)
+        if result is DEAF:
+            return
         if isinstance(result, str):
             self.say(id=number, error={"code": -32600, "message": result})
         else:
             self.say(id=number, result=result)
-        if method == "turn/start" and not isinstance(result, str):
-            threading.Thread(target=self.work, args=(params["input"][0]["text"],), daemon=True).start()
+        if method == "turn/start" and not isinstance(result, str) and thread is not None:
+            threading.Thread(target=thread.work, args=(params["input"][0]["text"],), daemon=True).start()
+        if method == "thread/unsubscribe" and thread is not None:
+            del self.threads[thread.name]
+            self.say(method="thread/closed", params={"threadId": thread.name})
 
     def on_initialize(self, params: dict[str, Any]) -> Any:
         return {"userAgent": f"remoteclaw_sync/{os.environ.get('FAKE_VERSION', '0.169.0')} (Fake)"}
@@ -83,18 +84,39 @@ class Codex:
             return f"no rollout found for thread id {params['threadId']}"
         return self.begin(params["threadId"], params)
 
-    def begin(self, thread: str, params: dict[str, Any]) -> Any:
+    def begin(self, name: str, params: dict[str, Any]) -> Any:
         broken = [name for name in params.get("config", {}).get("mcp_servers", {}) if name.startswith("broken")]
         if broken:
             return f"required MCP servers failed to initialize: {broken[0]}: no such file"
-        self.thread = thread
+        if params.get("model") == "none that answers":
+            return DEAF
+        self.threads[name] = thread = Thread(self, name, params)
+        if thread.settings["model"].startswith("early"):
+            thread.tell("warning", message=f"words for {thread.settings['model']}")
+        return {"thread": {"id": name}, "model": thread.settings["model"], "sandbox": {"type": "readOnly"}}
+
+
+DEAF = object()  # No answer at all.
+
+
+class Thread:
+    """A conversation."""
+
+    def __init__(self, codex: Codex, name: str, params: dict[str, Any]) -> None:
+        self.codex, self.name, self.news, self.answers = codex, name, codex.news, codex.answers
         self.settings = {"model": "fake-default", **params}
-        return {"thread": {"id": thread}, "model": self.settings["model"], "sandbox": {"type": "readOnly"}}
+        self.turn_id: str | None = None
+        self.steered: list[str] = []
+        self.interrupted = self.is_deaf = False
+        self.total = 0
+
+    def tell(self, method: str, **params: Any) -> None:
+        self.codex.say(method=method, params={"threadId": self.name, "turnId": self.turn_id, **params})
 
     def on_turn_start(self, params: dict[str, Any]) -> Any:
         if params["input"][0]["text"] == "too long":
             return "input_too_large"
-        with open(os.path.join(self.folder, self.thread), "a"):
+        with open(os.path.join(self.codex.folder, self.name), "a"):
             pass
         self.settings |= params
         self.interrupted, self.turn_id = False, str(uuid.uuid4())
@@ -102,9 +124,9 @@ class Codex:
 
     def on_turn_interrupt(self, params: dict[str, Any]) -> Any:
         with self.news:
-            self.interrupted = True
+            self.interrupted = not self.is_deaf
             self.news.notify_all()
-        return {}
+        return DEAF if self.is_deaf else {}
 
     def on_turn_steer(self, params: dict[str, Any]) -> Any:
         if params["expectedTurnId"] != self.turn_id:
@@ -133,7 +155,7 @@ class Codex:
         self.total += 10
         self.tell("thread/tokenUsage/updated", tokenUsage={"total": {"inputTokens": self.total, "outputTokens": 1}})
         name, self.turn_id = self.turn_id, None
-        self.say(method="turn/completed", params={"threadId": self.thread, "turnId": name, "turn": turn})
+        self.tell("turn/completed", turnId=name, turn=turn)
 
     def wait_for(self, condition: Callable[[], Any]) -> None:
         with self.news:
@@ -170,15 +192,39 @@ class Codex:
     def do_hang(self) -> None:
         self.wait_for(lambda: False)
 
+    def do_deafen(self) -> None:
+        """No interrupt is taken from now on."""
+        self.is_deaf = True
+
+    def do_count(self, words: str, number: int) -> None:
+        for count in range(number):
+            self.do_delta(f"{words}{count} ")
+
+    def do_child(self, *steps: list[Any]) -> None:
+        """A sub-agent, which does these."""
+        child = Thread(self.codex, str(uuid.uuid4()), {})
+        child.turn_id = str(uuid.uuid4())
+        self.codex.threads[child.name] = child
+        child.tell("thread/status/changed")
+        turn = {"id": child.turn_id, "rootTurnId": self.turn_id, "status": "completed", "error": None}
+        child.tell("turn/started", turn=turn)
+        for name, *arguments in steps:
+            getattr(child, f"do_{name}")(*arguments)
+        child.tell("turn/completed", turn=turn)
+
     def do_folder(self, path: str) -> None:
         os.makedirs(path)
+
+    def do_stderr(self, words: str) -> None:
+        sys.stderr.write(words)
+        sys.stderr.flush()
 
     def do_exit(self) -> None:
         os._exit(1)
 
     def do_ask(self, number: int, method: str, params: dict[str, Any]) -> None:
         """A request; its answer is told."""
-        self.say(id=number, method=method, params={"threadId": self.thread, "turnId": self.turn_id, **params})
+        self.codex.say(id=number, method=method, params={"threadId": self.name, "turnId": self.turn_id, **params})
         self.wait_for(lambda: number in self.answers)
         answer = self.answers.pop(number)
         self.do_text(json.dumps(answer.get("result") or answer["error"]["code"]), f"answer_{number}")

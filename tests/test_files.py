@@ -106,6 +106,7 @@ def test_what_a_dead_host_left_is_swept_up_and_what_a_living_one_owns_is_not(fol
         living.communicate("\n", timeout=PATIENCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -36,6 +36,8 @@ def test_a_field_that_is_like_no_other_is_answered_with_a_list(provider: str) ->
         ({"permission_mode": "readonly"}, "permission_mode must be one of"),
         ({"prompt_syntax": "bogus"}, "prompt_syntax must be one of"),
         ({"images": 3}, "images must be a sequence"),
+        ({"tools": 3}, "tools must be a sequence"),
+        ({"output_type": 3}, "output_type: 3 cannot be passed as JSON"),
     ],
 )
 def test_a_wrong_value_of_a_field_is_named(provider: str, fields: dict[str, Any], named: str) -> None:
@@ -50,6 +52,8 @@ def test_a_wrong_value_of_a_field_is_named(provider: str, fields: dict[str, Any]
         ({"timeot": 3}, "timeot"),
         ({"timeout": "soon"}, "timeout must be a number"),
         ({"prompt_syntax": "bogus"}, "prompt_syntax must be one of 'text', 'cli'"),
+        ({"command": 3}, "command must be a program or a sequence"),
+        ({"linger": None}, "linger must be a number"),
     ],
 )
 def test_a_wrong_option_is_named(provider: str, options: dict[str, Any], named: str) -> None:
@@ -65,6 +69,13 @@ def test_no_is_not_taken_for_true(provider: str, option: str) -> None:
     options: dict[str, Any] = {option: "no"}
     with pytest.raises(TypeError, match=f"{option} must be True or False"):
         create_cli_runtime(provider, **options)
+
+
+@each_provider
+def test_no_is_not_taken_for_a_wish_to_check(provider: str) -> None:
+    check: Any = "no"
+    with pytest.raises(TypeError, match="check must be True or False"):
+        create_cli_runtime(provider).run("hi", check=check)
 
 
 def test_the_typed_keywords_are_the_fields_of_the_params() -> None:

@@ -18,19 +18,21 @@ CLIS = {f"clis.{name}" for name in NAMES}
 
 # From the ground up. A module imports from lower layers only, or from its own folder; a folder stands for all in it.
 LAYERS: tuple[set[str], ...] = (
-    {"_version", "_json", "_values", "wire"},
+    {"_version", "_closeable", "_json", "_values", "schema", "wire"},
+    {"limits"},
     {"types"},
     {"clis.facts"},  # What a fact looks like. The facts themselves are in each CLI's folder.
     {"versions"},
     {"errors", "redaction"},
     {"process"},
     {"files"},
-    {"config_files", "tool_server"},
-    {"recording.file", "recording.recorder"},
+    {"config_files", "portable", "tool_server"},
+    {"recording.file", "recording.recorder", "recording.session_recorder", "recording.writer"},
     {"engine"},
     {"verbs"},
     {"session"},
     {"runtime"},
+    {"pool"},
     {"clis"},
     CLIS,
     {"clis.registry"},
@@ -39,6 +41,7 @@ LAYERS: tuple[set[str], ...] = (
     {"recording"},
     {"chat"},
     {"testing", "web"},
+    {"cluster"},
     {""},  # remoteclaw_sync itself: the list of public names.
     {"cli"},
     {"__main__"},
@@ -46,34 +49,44 @@ LAYERS: tuple[set[str], ...] = (
 
 # The same inside each folder: its floors from the ground up. A module imports from lower floors of its folder only.
 FLOORS = {
-    "chat": "bell conversation database delivery < places < keeper < turns < sessions < bridge",
-    "cli": "help server_folder strangers terminal_text < arguments leftovers probe status_line"
-    " < completion dispatch views < doctor mcp_options serve show < replay run < providers",
-    "clis": "facts < dialect fake mcp_entries shared < registry",
-    "clis.claude": "facts < fake mcp messages < dialect < live < runtime",
-    "clis.codex": "facts < app_items fake items litter mcp rollout stderr < dialect < app_server < runtime",
-    "clis.gemini": "facts < failures fake mcp prompt sessions < dialect < runtime",
-    "clis.opencode": "facts < fake stderr store < mcp two < config errors < dialect < runtime",
+    "chat": "conversation database delivery < moving places < keeper < turns < questions sessions warm < bridge",
+    "cli": "help server_folder strangers terminal_text < arguments leftovers line_editor probe < status_line"
+    " < completion dispatch keyboard views < asking doctor mcp_options serve show < replay run < chat providers",
+    "clis": "facts < dialect fake mcp_entries shared < registry sharing",
+    "clis.acp": "profiles mcp < prompt switchboard tool_calls < dialect < runtime",
+    "clis.claude": "facts < answer_schema fake mcp messages portable < dialect < live < runtime",
+    "clis.codex": "facts < app_items fake items litter mcp portable rollout stderr strict_schema < dialect switchboard"
+    " < app_server < runtime",
+    "clis.gemini": "facts < failures fake mcp policy prompt sessions < record < dialect live portable < runtime",
+    "clis.opencode": "facts < fake http_messages live_settings rules stderr store < http_client mcp portable two"
+    " < config errors http_backend < dialect live_asks < live_parts < live_messages < live < runtime",
+    "cluster": "pooled scripts < link < hub session_store < follower slots < runs session_map < cluster < celery",
     "config_files": "jsonc private_file < config_edit < borrowed",
-    "demo": "agent < runtime",
-    "engine": "approval asking classify outcome resources startup transport < dialect python_tools verdict"
-    " < agent live_dialect reader < setup < session < turn < agent_run live_session",
-    "process": "ending environment greenlets host life native program tag tail < abort_listener launch live_children"
-    " < backend clocks guard spawn_errors sweep < fallback posix < child",
-    "recording": "file < recorder < replay",
+    "demo": "client texts tools < turn < agent < runtime",
+    "engine": "approval channel classify one_writer outcome resources retry_after startup switchboard transport"
+    " < dialect python_tools shared_process < agent live_dialect transfer < meter setup verdict < answers < session"
+    " < turn < agent_run live_session < recorded_session seats",
+    "portable": "capsule sealing < local store < handover",
+    "process": "bell ending environment greenlets host life native program tag tail"
+    " < abort_listener launch live_children < backend clocks guard spawn_errors sweep < fallback posix < child",
+    "recording": "file writer < recorder < matching session_recorder < cassette < played played_run < player"
+    " < played_session < replay",
     "redaction": "known letters < secrets < prompts < scrubber",
-    "tool_server": "docstrings relay schema < __main__ tools < messaging protocol < server",
-    "web": "door sse < background < journal < detached < streams < frameworks < page",
+    "schema": "fields < plain < build convert < validate < answers",
+    "tool_server": "docstrings relay < __main__ tools < messaging protocol < server",
+    "web": "assets door sse uploads visitor < background warm < conversations journal < handle < detached < streams"
+    " < exchange frameworks < page",
     "wire": "fields json_lines < jsonrpc",
 }
 
 THIRD_PARTY = {"attrs", "tomli_w"}  # install_requires
-OPTIONAL = {"orjson", "pytest"}  # extras `speed` and `test`
+OPTIONAL = {"orjson", "pytest", "redis", "celery", "cryptography"}  # extras, each named as in setup.cfg
 
 
-def module_names() -> list[str]:
+@cache
+def module_names() -> tuple[str, ...]:
     paths = (path.relative_to(ROOT).with_suffix("") for path in ROOT.rglob("*.py"))
-    return sorted(".".join(part for part in path.parts if part != "__init__") for path in paths)
+    return tuple(sorted(".".join(part for part in path.parts if part != "__init__") for path in paths))
 
 
 def source_of(module: str) -> Path:

@@ -16,8 +16,23 @@ from remoteclaw_sync.cli import main
 
 PROJECT = Path(__file__).parents[1]  # In a copy of the tests, README.md and setup.cfg lie beside them.
 PACKAGE = Path(remoteclaw_sync.__file__).parent
-EXTRAS = {"test", "test-bots", "test-mcp", "test-web", "dev", "speed", "web", "bench"}
-DATA_FILES = {"py.typed", "page.html", "README.md"}  # Whoever adds one has to add it to package_data, too.
+EXTRAS = {
+    "celery",
+    "cluster",
+    "seal",
+    "test-cluster",
+    "test",
+    "test-bots",
+    "test-mcp",
+    "test-web",
+    "dev",
+    "speed",
+    "web",
+    "bench",
+}
+# Whoever adds one has to add it to package_data, too. Those of the chat page are in a folder of their own.
+DATA_FILES = {"py.typed", "README.md"}
+PAGE = PACKAGE / "web" / "static"
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +69,9 @@ def test_every_folder_with_modules_is_a_package_so_that_the_wheel_has_it() -> No
 
 
 def test_nothing_but_modules_and_the_known_data_files_is_needed_at_run_time() -> None:
-    files = {path.name for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
-    assert {name for name in files if not name.endswith(".py")} == DATA_FILES
+    files = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert {path.name for path in files if path.suffix != ".py" and path.parent != PAGE} == DATA_FILES
+    assert {path.suffix for path in PAGE.iterdir()} == {".css", ".html", ".js", ".svg"}
 
 
 def test_few_things_are_required(config: configparser.ConfigParser) -> None:

@@ -31,6 +31,7 @@ CONTRACT = {
     "AgentExecuteParams",
     "AgentPermissionEvent",
     "AgentRun",
+    "AgentOutputError",
     "AgentRunError",
     "AgentRunResult",
     "AgentRuntime",
@@ -42,11 +43,14 @@ CONTRACT = {
     "AgentUsage",
     "Allow",
     "BridgeCallbacks",
+    "Budget",
+    "BudgetSpent",
     "CLIRuntimeBase",
     "ChannelMessage",
     "ClaudeCliRuntime",
     "CodexCliRuntime",
     "Deny",
+    "AcpRuntime",
     "GeminiCliRuntime",
     "McpMessageTarget",
     "McpServerConfig",
@@ -54,9 +58,12 @@ CONTRACT = {
     "OpenCodeCliRuntime",
     "PermissionDenial",
     "PermissionRequest",
+    "Price",
     "ReplyPayload",
     "SUPPORTED_PROVIDERS",
     "SessionBusyError",
+    "SessionStore",
+    "SessionPool",
     "UnknownProviderError",
     "UnsupportedOperationError",
     "create_cli_runtime",
@@ -72,6 +79,7 @@ NOT_AT_IMPORT = {
     "importlib.metadata",
     "multiprocessing",
     "orjson",
+    "redis",
     "sqlite3",
     "ssl",
     "subprocess",
@@ -80,7 +88,7 @@ NOT_AT_IMPORT = {
     "urllib.request",
 }
 # A run needs a subprocess; the rest it does without.
-NOT_FOR_A_RUNTIME = NOT_AT_IMPORT - {"subprocess", "orjson", "tomli_w", "tomllib"}
+NOT_FOR_A_RUNTIME = (NOT_AT_IMPORT | {"zoneinfo"}) - {"subprocess", "orjson", "tomli_w", "tomllib"}
 
 
 def test_the_list_of_names_is_sorted_and_has_no_doubles() -> None:
@@ -179,14 +187,21 @@ def test_help_opens_with_where_to_start_and_names_only_what_there_is() -> None:
 
 # --- what is private ------------------------------------------------------------------------------------------
 
-PUBLIC_MODULES = {"remoteclaw_sync", "remoteclaw_sync.testing", "remoteclaw_sync.web"}
+WITH_CELERY = "remoteclaw_sync.cluster.celery"  # Can be imported only where Celery is installed.
+PUBLIC_MODULES = {
+    "remoteclaw_sync",
+    "remoteclaw_sync.cluster",
+    WITH_CELERY,
+    "remoteclaw_sync.testing",
+    "remoteclaw_sync.web",
+}
 OUR_MODULE = re.compile(r"\bremoteclaw_sync(?:\.[a-z_]\w*)*")
 
 
 def test_the_front_door_says_which_modules_are_public() -> None:
     (sentence,) = re.findall(r"^Public are .*?\.$", remoteclaw_sync.__doc__ or "", re.MULTILINE | re.DOTALL)[:1] or [""]
     assert set(OUR_MODULE.findall(sentence)) == PUBLIC_MODULES - {"remoteclaw_sync"}
-    for name in PUBLIC_MODULES:
+    for name in PUBLIC_MODULES - {WITH_CELERY}:
         assert importlib.import_module(name).__all__
 
 
@@ -200,6 +215,8 @@ def test_a_recipe_imports_only_what_is_public(name: str) -> None:
     for node in ast.walk(ast.parse(recipes()[name])):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and OUR_MODULE.match(node.module or ""):
             assert node.module in PUBLIC_MODULES
+            if node.module == WITH_CELERY:
+                pytest.importorskip("celery", reason="celery is not installed (extra `celery`)")
             assert {alias.name for alias in node.names} <= set(importlib.import_module(node.module).__all__)
 
 
@@ -255,6 +272,7 @@ def test_importing_the_package_loads_nothing_heavy_or_optional(tmp_path: Path) -
     assert {name for name in loaded if name.startswith("remoteclaw_sync.")} == {
         "remoteclaw_sync._values",
         "remoteclaw_sync.errors",
+        "remoteclaw_sync.limits",
         "remoteclaw_sync.types",
     }
 
@@ -264,3 +282,42 @@ def test_a_runtime_loads_neither_the_other_clis_nor_anything_heavy(tmp_path: Pat
     assert "remoteclaw_sync.clis.claude.runtime" in loaded
     assert loaded & {f"remoteclaw_sync.clis.{name}" for name in ("gemini", "codex", "opencode")} == set()
     assert loaded & NOT_FOR_A_RUNTIME == set()
+
+
+# The modules and functions that Windows has not.
+WINDOWS = """\
+import argparse, attrs, importlib, json, logging, os, select, shutil, signal, sqlite3, subprocess, sys, tempfile
+import tomli_w
+for name in ("fcntl", "grp", "pwd", "resource", "termios", "tty"):
+    sys.modules[name] = None
+del os.fork, os.geteuid, os.getuid, os.killpg, os.O_NOCTTY, os.register_at_fork, os.setsid, select.poll, signal.SIGKILL
+sys.platform, os.name = "win32", "nt"
+"""
+FOR_WINDOWS_TOO = (
+    "chat",
+    "cli.arguments",
+    "cli.providers",
+    "cli.run",
+    "factory",
+    "pool",
+    "recording",
+    "runtime",
+    "schema",
+)
+
+
+def test_the_package_is_imported_and_left_without_a_word_where_the_modules_of_posix_are_missing(tmp_path: Path) -> None:
+    imports = [f"importlib.import_module('remoteclaw_sync.{name}')" for name in FOR_WINDOWS_TOO]
+    runtimes = [
+        f"import remoteclaw_sync\nremoteclaw_sync.create_cli_runtime('{name}')"
+        for name in ("claude", "gemini", "codex", "opencode")
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join([WINDOWS, *imports, *runtimes])],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT.parent)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +24,7 @@ import pytest
 
 import remoteclaw_sync
 from remoteclaw_sync import AgentEvent, AgentExecuteParams, AgentRunResult, CLIRuntimeBase, errors
+from remoteclaw_sync.cli.help import TOPICS
 from remoteclaw_sync.engine.classify import RETRYABLE
 from remoteclaw_sync.factory import SUPPORTED_PROVIDERS, runtime_class
 from remoteclaw_sync.testing import FakeAnswer, FakeCli, write_fake_cli
@@ -43,6 +46,7 @@ README = PAGES[0].read_text(encoding="utf-8")
 DOCUMENTATION = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 MOST_LINES = 300  # What a newcomer reads in five minutes.
 PROGRAMS = Path(__file__).parent / "readme"
+LIVE_CLAUDE = Path(__file__).with_name("live_claude.py")
 MCP_SERVER = Path(__file__).parent / "real_clis" / "mcp_server.py"
 
 
@@ -120,7 +124,8 @@ def shop(tmp_path: Path) -> Shop:
 
 def test_every_python_example_is_a_named_recipe_and_every_recipe_is_run() -> None:
     assert DOCUMENTATION.count("```python\n") == len(recipes())
-    tests = [Path(__file__), Path(__file__).parent / "clis" / "test_fifth_cli.py"]
+    others = ("clis/test_fifth_cli.py", "cluster/test_recipes.py")
+    tests = [Path(__file__), *(Path(__file__).parent / name for name in others)]
     here = "".join(path.read_text(encoding="utf-8") for path in tests)
     assert [name for name in recipes() if f'recipes()["{name}"]' not in here] == []
 
@@ -169,6 +174,12 @@ def test_the_session_has_two_turns_on_one_process(shop: Shop) -> None:
     assert not any("--resume" in part for part in second.argv)
 
 
+def test_the_pool_answers_both_and_asks_each_once_more_in_its_own_conversation(shop: Shop) -> None:
+    shop.fake("claude", "One.", "Two.", "Three.", "Four.")
+    lines = shop.run(recipes()["pool"]).splitlines()
+    assert sorted(word for line in lines for word in line.split(" / ")) == ["Four.", "One.", "Three.", "Two."]
+
+
 def test_the_second_run_goes_on_with_the_session_of_the_first(shop: Shop) -> None:
     codex = shop.fake("codex", "test_load", "Done.")
     assert shop.run(recipes()["resume"]) == "Done.\n"
@@ -179,6 +190,29 @@ def test_the_second_run_goes_on_with_the_session_of_the_first(shop: Shop) -> Non
     assert "--sandbox=workspace-write" in second.argv
 
 
+def test_a_budget_counts_what_a_run_costs_by_the_prices_of_the_runtime(shop: Shop) -> None:
+    shop.fake("codex", "Done.")
+    said = shop.run(recipes()["budget"])
+    assert re.fullmatch(r"None 0\.0\d+ BudgetSpent\(tokens=\d+, cost_usd=0\.0\d+, runs=1, .*\)\n", said)
+
+
+def test_a_session_is_exported_imported_and_resumed(shop: Shop) -> None:
+    codex = shop.fake("codex", "Done.")
+    session_id = "0199a213-81c0-7800-8aa1-bbab2a035a53"
+    record = shop.folder / f".codex/sessions/2026/11/18/rollout-2026-11-18T17-18-10-{session_id}.jsonl"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}\n", encoding="utf-8")
+    assert shop.run(recipes()["portable"]) == "Done.\n"
+    assert session_id in codex.calls[0].argv
+
+
+def test_an_answer_of_a_type_is_an_instance_of_it(shop: Shop) -> None:
+    codex = shop.fake("codex", '{"value": [{"file": "parser.py", "line": 7, "severity": "high", "fix": null}]}')
+    assert shop.run(recipes()["ask"]) == "parser.py 7 high\n"
+    assert any(argument.startswith("--output-schema=") for argument in codex.calls[0].argv)
+
+
+@pytest.mark.slow
 def test_one_loop_asks_several_clis_and_says_which_failed(shop: Shop) -> None:
     for provider in SUPPORTED_PROVIDERS:
         answer = FakeAnswer(error="Quota exceeded, billing") if provider == "codex" else f"{provider} thinks so."
@@ -189,6 +223,7 @@ def test_one_loop_asks_several_clis_and_says_which_failed(shop: Shop) -> None:
     assert lines == expected
 
 
+@pytest.mark.slow
 def test_abort_from_a_thread_ends_a_cli_that_hangs(shop: Shop) -> None:
     shop.fake("gemini", FakeAnswer("Working", hang=True))
     *events, last = shop.run(recipes()["abort"]).splitlines()
@@ -268,6 +303,36 @@ def test_another_request_stops_the_flask_handlers_run(shop: Shop) -> None:
     assert '"aborted":true' in printed
 
 
+VISITORS = """
+import json, re
+
+def until_asked(response):
+    for chunk in response.response:
+        if b"event: permission" in chunk:
+            return json.loads(re.search(rb"data: (.*)", chunk)[1])["request"]["id"]
+
+visitor, stranger = app.test_client(), app.test_client()
+asked = until_asked(visitor.post("/ask", data={"question": "run a command"}, buffered=False))
+print(stranger.get("/again").status_code, stranger.post("/answer", data={"request_id": asked}).status_code)
+again = visitor.get("/again", buffered=False)
+print(until_asked(again) == asked)
+print(visitor.post("/answer", data={"request_id": asked, "allow": "yes"}).status_code)
+words = re.findall(rb'event: text\\ndata: (.*)', b"".join(again.response))
+print("The command was run." in "".join(json.loads(word)["text"] for word in words))
+(session_id,) = conversations.values()
+print(visitor.post("/ask", data={"question": "Hello"}).get_data().count(b'"session_id":"%s"' % session_id.encode()))
+with pool.session(session_id, approve=Visitor()) as same:
+    print(same.run("Hello").text.split(".")[0], same.pid is not None)
+pool.close()
+"""
+
+
+def test_a_visitor_who_reloads_finds_the_turn_its_request_and_the_conversation_again(shop: Shop) -> None:
+    pytest.importorskip("flask", reason="Flask is not installed (extra `test-web`)")
+    printed = shop.run(recipes()["visitors"].replace('"claude"', '"demo", pace=0') + VISITORS)
+    assert printed.splitlines() == ["404 404", "True", "204", "True", "1", "This is turn 3 of our session True"]
+
+
 DJANGO_CLIENT = """
 import django
 from django.conf import settings
@@ -325,6 +390,13 @@ class Telegram:
 @pytest.fixture
 def telegram() -> Iterator[tuple[Telegram, str]]:
     state = Telegram()
+    with served(state) as url:
+        yield state, url
+
+
+@contextlib.contextmanager
+def served(state: Telegram) -> Iterator[str]:
+    """The stand-in, at this address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -347,7 +419,7 @@ def telegram() -> Iterator[tuple[Telegram, str]]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield state, f"http://127.0.0.1:{server.server_port}"
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         state.enough.set()
         server.shutdown()
@@ -355,34 +427,87 @@ def telegram() -> Iterator[tuple[Telegram, str]]:
         thread.join()
 
 
-def test_the_bot_answers_both_messages_of_a_chat_in_one_session(shop: Shop, telegram: tuple[Telegram, str]) -> None:
-    pytest.importorskip("telebot", reason="pyTelegramBotAPI is not installed (extra `test-bots`)")
-    people, url = telegram
-    claude = shop.fake("claude", "answer 1", "answer 2")
+@contextlib.contextmanager
+def running_bot(
+    recipe: str, shop: Shop, url: str, stop: signal.Signals = signal.SIGTERM, **variables: str
+) -> Iterator[None]:
     set_up = f'import telebot.apihelper\ntelebot.apihelper.API_URL = "{url}/bot{{0}}/{{1}}"\n'
+    search_path = os.pathsep.join([str(shop.bin), os.environ["PATH"]])
     bot = subprocess.Popen(
-        [sys.executable, "-c", set_up + recipes()["bot"]],
+        [sys.executable, "-c", set_up + recipe],
         cwd=shop.folder,
-        env={
-            **os.environ,
-            "PATH": os.pathsep.join([str(shop.bin), os.environ["PATH"]]),
-            "PYTHONPATH": str(SOURCE),
-            "BOT_TOKEN": "1:token",
-        },
+        env={**os.environ, "PATH": search_path, "PYTHONPATH": str(SOURCE), "BOT_TOKEN": "1:token", **variables},
         stdin=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        assert people.enough.wait(PATIENCE)
+        yield
     finally:
-        bot.terminate()
+        bot.send_signal(stop)
         bot.wait(PATIENCE)
+
+
+def test_the_bot_answers_both_messages_of_a_chat_in_one_session(shop: Shop, telegram: tuple[Telegram, str]) -> None:
+    pytest.importorskip("telebot", reason="pyTelegramBotAPI is not installed (extra `test-bots`)")
+    people, url = telegram
+    claude = shop.fake("claude", "answer 1", "answer 2")
+    with running_bot(recipes()["bot"], shop, url):
+        assert people.enough.wait(PATIENCE)
     assert people.answers == ["answer 1", "answer 2"]
     first, second = claude.calls
     assert (first.stdin, second.stdin) == ("question 1", "question 2")
     assert any(argument.startswith("--resume=") for argument in second.argv)
 
 
+class ApprovingTelegram(Telegram):
+    """Ann asks for something that needs an approval; Eve and then the owner press the button that allows it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pressed: list[str] = []  # What those who pressed were told.
+        self.news: list[dict[str, Any]] = [{"message": self.update(1)["message"]}]
+        call = ["ask", "t1", "Bash", {"command": "make clean"}]
+        self.news[0]["message"]["text"] = json.dumps([call, ["text", "Clean now."]])
+
+    def reply(self, method: str, values: dict[str, str]) -> Any:
+        with self.lock:
+            rows = json.loads(values.get("reply_markup") or "{}").get("inline_keyboard", [])
+            for button in [button for row in rows for button in row if button["text"] == "Allow"]:
+                for number, person in enumerate((6, 7)):  # Eve, and the owner.
+                    sender = {"id": person, "is_bot": False, "first_name": "somebody"}
+                    query = {"id": str(number), "from": sender, "chat_instance": "1", "data": button["callback_data"]}
+                    self.news.append({"callback_query": query})
+            if method == "answerCallbackQuery":
+                self.pressed.append(values["text"])
+            self.lock.notify_all()
+        return super().reply(method, values)
+
+    def updates(self, offset: int) -> list[dict[str, Any]]:
+        with self.lock:
+            # One at a time: the bot handles those that come together in any order.
+            self.lock.wait_for(lambda: max(offset, 1) <= min(len(self.news), 2 + len(self.pressed)), timeout=1)
+            numbered = [{"update_id": number, **one} for number, one in enumerate(self.news, 1)]
+            return numbered[max(offset - 1, 0) : 2 + len(self.pressed)]
+
+
+@pytest.mark.slow
+def test_the_bot_with_buttons_lets_the_owner_and_nobody_else_decide(shop: Shop) -> None:
+    pytest.importorskip("telebot", reason="pyTelegramBotAPI is not installed (extra `test-bots`)")
+    words = shlex.join([sys.executable, "-I", "-S", str(LIVE_CLAUDE), str(shop.folder)])
+    (shop.bin / "claude").write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
+    (shop.bin / "claude").chmod(0o755)
+    people = ApprovingTelegram()
+    recipe = recipes()["approvals_bot"]
+    # Stopped as at a terminal, so that it can let its warm process go.
+    with served(people) as url, running_bot(recipe, shop, url, signal.SIGINT, OWNER_IDS="7,8"):
+        assert people.enough.wait(PATIENCE)
+    question, answer = people.answers
+    assert question.startswith("The agent wants to use Bash:\n\ncommand: make clean")
+    assert people.pressed == ["Too late, or not for you to decide.", "Thank you."]
+    assert answer == "Clean now."
+
+
+@pytest.mark.slow
 def test_the_example_of_a_users_tests_passes(shop: Shop) -> None:
     printed = shop.run(recipes()["testing"], "-q", "-p", "no:cacheprovider", module="pytest", TMPDIR=str(shop.folder))
     assert "2 passed" in printed
@@ -415,6 +540,12 @@ def test_the_fifth_runtime_tells_of_failures(shop: Shop) -> None:
 
 
 # --- the two commands and the picture ------------------------------------------------------------------------
+
+
+def test_readme_names_every_topic_of_help() -> None:
+    _, _, more = README.partition("## More")
+    listed = re.findall(r"`([\w-]+)`", "".join(re.findall(r"^\| (`[^|]*) \|", more.partition("\n## ")[0], re.M)))
+    assert sorted(listed) == sorted(TOPICS)
 
 
 def test_each_of_the_two_commands_does_its_own_set_up() -> None:

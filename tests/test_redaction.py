@@ -96,7 +96,7 @@ def test_a_secret_of_the_hosts_own_environment_is_not_told() -> None:
     ("env", "text"),
     [
         ({"GIT_AUTHOR_NAME": "Jane Smith"}, "Jane Smith wrote it"),
-        ({"PWD": "/work/project"}, "no such file: /work/project"),
+        ({"PWD": "/srv/project"}, "no such file: /srv/project"),
         ({"SSH_AUTH_SOCK": "/tmp"}, "cannot write to /tmp"),
         ({"TOKENIZERS_PARALLELISM": "false"}, "it is false"),
         ({"MY_PIN": "4711"}, "port 14711, file a4711b"),
@@ -235,6 +235,10 @@ def test_a_secret_in_colours_is_found_also_where_their_codes_are_escaped(passwor
     half = len("correct")
     parts = f"{escape}[31mcorrect{escape}[0m{'correct-horse-1'[half:]}"
     assert "horse" not in redacted(parts, env={"A_PASSWORD": "correct-horse-1"})
+
+
+def test_of_a_secret_with_another_one_inside_nothing_is_left() -> None:
+    assert Redactor(["first-middle-last", "middle"])("<first-middle-last>") == "<[redacted]>"
 
 
 def test_of_two_secrets_that_begin_alike_nothing_of_the_longer_is_left() -> None:

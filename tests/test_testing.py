@@ -127,6 +127,7 @@ def test_all_but_the_fixture_works_without_pytest(tmp_path: Path) -> None:
     assert run_host(code, str(tmp_path)) == "OK\n"
 
 
+@pytest.mark.slow
 def test_a_users_test_suite_passes_with_the_fixture_imported_in_its_conftest(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from remoteclaw_sync.testing import fake_cli\n")
     (tmp_path / "app.py").write_text(

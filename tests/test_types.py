@@ -36,6 +36,7 @@ from remoteclaw_sync import (
     AgentUsage,
     Allow,
     BridgeCallbacks,
+    BudgetSpent,
     ChannelMessage,
     CLIRuntimeBase,
     CronJob,
@@ -46,6 +47,8 @@ from remoteclaw_sync import (
     OutgoingMessage,
     PermissionDenial,
     PermissionRequest,
+    Price,
+    ReplyButton,
     ReplyPayload,
     event_from_dict,
 )
@@ -123,10 +126,13 @@ FULL_VALUES: tuple[Value, ...] = (
     PERMISSION_REQUEST,
     Allow({"command": NASTY}, True, {"Which?": "this"}),
     Deny(NASTY, True),
+    Price(1.5, 2, cache_read=0.1),
+    BudgetSpent(tokens=3, cost_usd=0.5, runs=1, period="2026-11"),
     FULL_RESULT,
     McpMessageTarget("message", "telegram", "acc", "chat"),
     SIDE_EFFECTS,
-    ReplyPayload(NASTY, ("https://example.org/a.png",), True),
+    ReplyButton(NASTY, "token:yes"),
+    ReplyPayload(NASTY, ("https://example.org/a.png",), True, (ReplyButton("Allow", "token:yes"),)),
     AgentDeliveryResult((ReplyPayload(NASTY), ReplyPayload(is_error=True)), FULL_RESULT, SIDE_EFFECTS, NASTY, (NASTY,)),
     ChannelMessage(
         NASTY,
@@ -152,7 +158,7 @@ FULL_VALUES: tuple[Value, ...] = (
     CronJob(schedule="0 9 * * *", prompt=NASTY, name="morning", provider="slack", to="C1", thread_id="t1"),
 )
 # Fields that stay in this process, and are in no dict.
-TRANSIENT_FIELDS = {"abort_signal", "tools", "approve"}
+TRANSIENT_FIELDS = {"abort_signal", "tools", "approve", "output_type", "budget"}
 MINIMAL_VALUES: tuple[Value, ...] = (
     AgentTextEvent(""),
     AgentThinkingEvent(""),
@@ -165,12 +171,15 @@ MINIMAL_VALUES: tuple[Value, ...] = (
     PermissionRequest("r1", "Bash"),
     Allow(),
     Deny(),
+    Price(1, 2),
+    BudgetSpent(),
     McpServerConfig("npx"),
     AgentUsage(),
     PermissionDenial("Bash"),
     AgentRunResult(),
     McpMessageTarget("message", "telegram"),
     McpSideEffects(),
+    ReplyButton("Allow", "token:yes"),
     ReplyPayload(),
     AgentDeliveryResult((), AgentRunResult()),
     ChannelMessage("hi"),

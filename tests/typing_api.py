@@ -10,15 +10,19 @@ import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal, assert_never, assert_type
+from typing import Any, Literal, TypedDict, assert_never, assert_type
+
+import attrs
 
 from remoteclaw_sync import (
     SUPPORTED_PROVIDERS,
+    AcpRuntime,
     AgentDeliveryResult,
     AgentDoneEvent,
     AgentErrorEvent,
     AgentEvent,
     AgentExecuteParams,
+    AgentOutputError,
     AgentPermissionEvent,
     AgentRun,
     AgentRunError,
@@ -31,21 +35,33 @@ from remoteclaw_sync import (
     AgentToolUseEvent,
     AgentUsage,
     Allow,
+    AskInChat,
     BridgeCallbacks,
+    Budget,
+    ChannelBridge,
     ChannelMessage,
+    ChatQuestion,
     ClaudeCliRuntime,
     CLIRuntimeBase,
     CodexCliRuntime,
     Deny,
+    FolderSessionStore,
     GeminiCliRuntime,
+    LeaseFields,
     McpMessageTarget,
     McpServerConfig,
     McpSideEffects,
     OpenCodeCliRuntime,
     PermissionDenial,
     PermissionRequest,
+    Price,
     ReplyPayload,
     SessionBusyError,
+    SessionPool,
+    SessionStore,
+    SessionTransferError,
+    StaleSessionError,
+    StoredSession,
     UnsupportedOperationError,
     __version__,
     classify_error,
@@ -189,6 +205,36 @@ def run(runtime: CLIRuntimeBase) -> None:
         assert_type(error.errors, tuple[AgentErrorEvent, ...])
 
 
+@attrs.frozen
+class Bug:
+    title: str
+    severity: Literal["low", "high"]
+
+
+class Row(TypedDict):
+    name: str
+
+
+def ask(runtime: CLIRuntimeBase, conversation: AgentSession) -> None:
+    assert_type(runtime.ask("Which bug?", Bug), Bug)
+    assert_type(runtime.ask("Which bugs?", list[Bug], working_directory=".", deadline=60), list[Bug])
+    assert_type(runtime.ask("Counts?", dict[str, int], repairs=0), dict[str, int])
+    assert_type(runtime.ask("A row?", Row), Row)
+    assert_type(runtime.ask("How many?", int), int)
+    assert_type(runtime.ask("A schema?", {"type": "object", "properties": {}}), dict[str, Any])
+    assert_type(conversation.ask("Which bug?", Bug).severity, Literal["low", "high"])
+    assert_type(runtime.ask("Cheap?", int, max_tokens=9, max_cost_usd=0.5, budget=Budget(period="day")), int)
+    assert_type(runtime.run("hi", max_turns=3).retry_after, float | None)
+    create_cli_runtime("codex", prices={"*": Price(1.25, 10)})
+    either: int | str = runtime.ask("Either?", int | str)
+    word: Literal["yes", "no"] = conversation.ask("Yes?", Literal["yes", "no"])
+    print(either, word, runtime.run("hi", output_type=Bug, repairs=2).output)
+    try:
+        runtime.ask("Which bug?", Bug, output_type=int)  # type: ignore[call-overload]
+    except AgentOutputError as error:
+        assert_type(error.text, str)
+
+
 def session(runtime: CLIRuntimeBase) -> None:
     def approve(request: PermissionRequest) -> bool | Allow | Deny:
         if request.questions:
@@ -212,6 +258,26 @@ def session(runtime: CLIRuntimeBase) -> None:
     runtime.run("hi", approve=lambda request: True)
     runtime.open_session(images=["a.png"])  # type: ignore[call-arg]
     conversation.set_permission_mode("readonly")  # type: ignore[arg-type]
+
+
+def pool(runtime: CLIRuntimeBase, fields: LeaseFields) -> None:
+    with SessionPool(runtime, max_warm=4, idle_timeout=None, spare=1, model="large") as sessions:
+        with sessions.session("s1", **fields) as conversation:
+            assert_type(conversation, AgentSession)
+        assert_type(sessions.cool("s1"), bool)
+        sessions.session(idle_timeout=3)  # type: ignore[call-arg]
+
+
+def bridge(message: ChannelMessage) -> None:
+    def ask(question: ChatQuestion) -> None:
+        for payload in question.payloads:
+            print(payload.text, [(button.label, button.data) for button in payload.buttons])
+
+    how = AskInChat(ask, who={"u1"}, timeout=60)
+    with ChannelBridge("claude", session_map="s.db", workspace_dir=".", warm=2, ask_in_chat=how) as chat:
+        assert_type(chat.handle(message).handled_as, Literal["turn", "steered", "answer", "rejected"])
+        assert_type(chat.answer("data", "u1"), bool)
+    ChannelBridge("claude", session_map="s.db", workspace_dir=".", while_busy="drop")  # type: ignore[arg-type]
 
 
 def a_misspelt_field_or_option_is_seen_before_the_run(runtime: CLIRuntimeBase) -> None:
@@ -310,6 +376,8 @@ def answer(runtime: AgentRuntime, prompt: str) -> str:
 def every_runtime_conforms_to_the_protocol(base: CLIRuntimeBase) -> list[AgentRuntime]:
     assert_type(create_cli_runtime("claude"), ClaudeCliRuntime)
     assert_type(create_cli_runtime("gemini", trust_workspace=False), GeminiCliRuntime)
+    assert_type(create_cli_runtime("acp", command=["goose", "acp"]), AcpRuntime)
+    assert_type(create_cli_runtime("qwen"), AcpRuntime)
     assert_type(create_cli_runtime("codex", wait_for_network=False), CodexCliRuntime)
     assert_type(create_cli_runtime("opencode", generate_title=True), OpenCodeCliRuntime)
     provider: str = "claude"
@@ -348,6 +416,22 @@ def delivery(result: AgentRunResult, sent: list[str]) -> AgentDeliveryResult:
     BridgeCallbacks(on_partial_reply=print, on_block_reply=lambda payload: payload.text)
     ChannelMessage("hi", provider="slack", channel_id="C1", sender="u", metadata={"ts": 1})
     return delivered
+
+
+def sessions_that_move(runtime: CLIRuntimeBase, store: SessionStore) -> str:
+    try:
+        with store.lock("key", timeout=5.0):
+            found = store.load("key", known=3)
+            assert_type(found, StoredSession | None)
+            data = runtime.export_session("id", working_directory=Path("."), env={"HOME": "/home/bot", "X": None})
+            assert_type(store.save("key", data, after=found.generation if found else 0), int)
+    except SessionTransferError as error:
+        return error.reason
+    except StaleSessionError as error:
+        assert_type(error.generation, int)
+    stores: list[SessionStore] = [FolderSessionStore("/mnt/sessions", retention=None, key=[b"k" * 32])]
+    assert_type(stores[0].load("key"), StoredSession | None)
+    return runtime.import_session(b"", working_directory="/srv", replace=True)
 
 
 def classification() -> str:

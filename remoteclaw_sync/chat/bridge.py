@@ -9,16 +9,34 @@ import random
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
+from typing import Literal, TypeAlias, get_args
 
 import attrs
 
 from .. import errors
-from .._values import as_dict, check_env, check_path, check_seconds, check_size
+from .._closeable import Closeable
+from .._values import (
+    as_dict,
+    as_tuple,
+    check_choice,
+    check_count,
+    check_env,
+    check_path,
+    check_seconds,
+    check_size,
+    check_text,
+)
+from ..engine.agent_run import AgentRun, run_of
 from ..engine.classify import RETRYABLE
+from ..engine.meter import check_limits
 from ..factory import create_cli_runtime
+from ..limits import Budget
+from ..portable.handover import UnwantedError
+from ..portable.store import SessionStore
 from ..process.abort_listener import AbortListener
-from ..tool_server.messaging import GatewayTools
+from ..process.bell import Bell
+from ..process.launch import UnreadInputError
+from ..runtime import CLIRuntimeBase
 from ..tool_server.server import DEFAULT_CALL_TIMEOUT, Gateway
 from ..tool_server.tools import ToolLike, build_tools
 from ..types import (
@@ -39,9 +57,11 @@ from ..types import (
     PermissionMode,
     ReplyPayload,
 )
-from .bell import Bell
 from .delivery import DEFAULT_CHUNK_LIMIT, BlockStream, LengthUnit, payloads_from, split_chunks
-from .sessions import Conversation, SessionMap, Turn
+from .moving import Moved, Moves, place_of
+from .questions import AskInChat, ChatQuestion, Questions
+from .sessions import AnyTurn, Conversation, SessionMap, Sessions
+from .warm import Toolbox, WarmAgents
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +69,11 @@ DEFAULT_CONCURRENT_RUNS = 16  # A CLI takes 150 to 600 MB.
 # Failures that another key may fix, and those that another provider may fix.
 ROTATE_ON = frozenset({"auth", "billing", "rate_limit"})
 FALL_BACK_ON = RETRYABLE | {"auth", "billing", "cli_missing", "config", "crash", "incomplete", "timeout", "unknown"}
+
+# What becomes of a message that comes while the agent works on an earlier one of the same conversation.
+WhileBusy: TypeAlias = Literal["queue", "steer", "interrupt", "reject"]
+STILL_WORKING = "the agent is still working on an earlier message"
+CLOSED = "the bridge is closed"
 
 
 @attrs.frozen(kw_only=True)
@@ -66,10 +91,16 @@ class RetryPolicy:
         check_seconds("first_delay", self.first_delay)
         check_seconds("longest_delay", self.longest_delay)
 
-    def delay(self, tries: int) -> float:
-        """Seconds to wait after this number of tries."""
+    def delay(self, tries: int, retry_after: float | None = None) -> float | None:
+        """Seconds to wait after this number of tries, not before the vendor allows another one.
+
+        None if that is later than `longest_delay`: then there is no point in trying again.
+        """
+        if retry_after is not None and retry_after > self.longest_delay:
+            return None
         delay = min(self.first_delay * self.factor ** (tries - 1), self.longest_delay)
-        return delay * (1 + random.uniform(-self.jitter, self.jitter))
+        jittered = delay * (1 + random.uniform(-self.jitter, self.jitter))
+        return max(jittered, retry_after or 0.0)
 
 
 @attrs.frozen
@@ -82,6 +113,8 @@ class Route:
 
     def __attrs_post_init__(self) -> None:
         check_env("env", self.env, unset_ok=True)
+        if self.model is not None:
+            check_text("model", self.model)
         if isinstance(self.runtime, str):
             object.__setattr__(self, "runtime", create_cli_runtime(self.runtime))
         elif not isinstance(self.runtime, AgentRuntime) or isinstance(self.runtime, type):
@@ -98,7 +131,7 @@ class Route:
         return self.runtime.execute(params)
 
 
-class ChannelBridge:
+class ChannelBridge(Closeable):
     """Answers chat messages with agent runs, from any thread.
 
     Each conversation has one run at a time, in the order of the calls to `handle()`, even across processes that share
@@ -108,23 +141,37 @@ class ChannelBridge:
 
     Args:
         runtime: the agent, or the name of a provider.
-        session_map: a SessionMap, or the path for one (then closed by `close()`).
+        session_map: a SessionMap, or the path for one (then closed by `close()`), or the `session_map` of a Cluster.
         workspace_dir: where the agent works.
         chunk_limit, chunk_unit: how long a message of the channel may be, and what it counts.
         tools: Python functions, `tool(...)`s and GatewayTools for the agent.
         mcp_servers, system_prompt, model, permission_mode, env, extra_args, deadline: for every run.
+        max_turns, max_tool_calls, max_tokens, max_cost_usd: the limits of each run.
+        budget: what all runs may use together. When it is used up, messages are answered with an error
+            (`result.error_subtype` "limit") until its next period.
         call_timeout: how many seconds one call of a Python tool may take.
         max_concurrent_runs: in this process.
         retry: try again after a rate limit, an overload or a network failure (default: do not).
         env_alternatives: variables (such as another API key) to try in order when the first was refused or is used up.
         fallbacks: other agents to ask when this one cannot be reached; each has its own sessions.
+        session_store: keeps the sessions themselves, for bridges on several machines: each fetches the conversation's
+            state before a run, unless it has it already, and saves it afterwards. One store for each bot.
+        warm: how many processes of the (first) agent are kept between messages, in a `SessionPool`. With 0 each message
+            has a process of its own.
+        while_busy: what becomes of a message that comes while the agent works on an earlier one of its conversation.
+            "queue": it waits. "steer": the agent is given it as further words, and `handle()` returns at once; where
+            that cannot be done, it waits. "interrupt": the run is aborted, and the message is next. "reject":
+            `handle()` returns at once, with an error.
+        ask_in_chat: have people in the conversation decide on the agent's tool calls: a function that sends them a
+            `ChatQuestion`, or an `AskInChat`, which also says whose answers count, and for how long it is waited for.
+            The next message of such a person is the answer, or what `answer()` is told. Without it nobody is asked.
     """
 
     def __init__(
         self,
         runtime: AgentRuntime | str,
         *,
-        session_map: SessionMap | str | os.PathLike[str],
+        session_map: Sessions | str | os.PathLike[str],
         workspace_dir: str | os.PathLike[str],
         chunk_limit: int = DEFAULT_CHUNK_LIMIT,
         chunk_unit: LengthUnit = "characters",
@@ -136,18 +183,35 @@ class ChannelBridge:
         env: Mapping[str, str | None] | None = None,
         extra_args: Sequence[str] = (),
         deadline: float | None = None,
+        max_turns: int | None = None,
+        max_tool_calls: int | None = None,
+        max_tokens: int | None = None,
+        max_cost_usd: float | None = None,
+        budget: Budget | None = None,
         call_timeout: float | None = DEFAULT_CALL_TIMEOUT,
         max_concurrent_runs: int = DEFAULT_CONCURRENT_RUNS,
         retry: RetryPolicy | None = None,
         env_alternatives: Sequence[Mapping[str, str | None]] = (),
         fallbacks: Sequence[AgentRuntime | str | Route] = (),
+        session_store: SessionStore | None = None,
+        warm: int = 0,
+        while_busy: WhileBusy = "queue",
+        ask_in_chat: AskInChat | Callable[[ChatQuestion], object] | None = None,
     ) -> None:
         check_path("workspace_dir", workspace_dir)
         split_chunks("", chunk_limit, chunk_unit)
         check_size("max_concurrent_runs", max_concurrent_runs)
+        check_seconds("call_timeout", call_timeout)
+        check_count("warm", warm)
+        if retry is not None and not isinstance(retry, RetryPolicy):
+            raise TypeError(f"retry must be a RetryPolicy, not {type(retry).__name__}")
+        if not isinstance(session_map, str | os.PathLike) and not hasattr(session_map, "turn"):
+            raise TypeError(f"session_map must be a path or a session map, not {type(session_map).__name__}")
+        check_choice("while_busy", while_busy, get_args(WhileBusy))
+        self._while_busy = while_busy
         self.workspace_dir = os.path.abspath(workspace_dir)
         self._chunk_limit, self._chunk_unit = chunk_limit, chunk_unit
-        self._tools = tuple(tools)
+        self._tools: tuple[ToolLike, ...] = as_tuple(tools)
         build_tools(self._tools)
         self._call_timeout = call_timeout
         self._mcp_servers = dict(mcp_servers or {})
@@ -156,8 +220,13 @@ class ChannelBridge:
             mcp_servers=self._mcp_servers,
             system_prompt=system_prompt,
             permission_mode=permission_mode,
-            extra_args=tuple(extra_args),
+            extra_args=as_tuple(extra_args),
             deadline=deadline,
+            max_turns=max_turns,
+            max_tool_calls=max_tool_calls,
+            max_tokens=max_tokens,
+            max_cost_usd=max_cost_usd,
+            budget=budget,
             working_directory=self.workspace_dir,
         )
         first = Route(runtime, model=model, env=env or {})
@@ -165,27 +234,39 @@ class ChannelBridge:
             [first, *(attrs.evolve(first, env={**first.env, **other}) for other in env_alternatives)],
             *([other if isinstance(other, Route) else Route(other)] for other in fallbacks),
         ]
+        for route in (route for routes in self._routes for route in routes):
+            if isinstance(route.runtime, CLIRuntimeBase):
+                check_limits(route.runtime, attrs.evolve(self._params, model=route.model))
+        self._warm = WarmAgents(_live(first.runtime), warm, self._tools, call_timeout) if warm else None
+        self._is_closed = False  # Set only if there are warm processes, without which messages cannot be answered.
+        self._moves = Moves(session_store)
+        self._questions = None
+        if ask_in_chat is not None:
+            how = ask_in_chat if isinstance(ask_in_chat, AskInChat) else AskInChat(ask_in_chat)
+            self._questions = Questions(how, chunk_limit, chunk_unit)
+            if not _can_ask(first):
+                raise errors.UnsupportedOperationError(f"{first.provider} cannot ask: it has no live sessions")
         self._retry = retry
         self._slots = _Slots(max_concurrent_runs)
         self._jobs = _Jobs()
-        self._owns_sessions = not isinstance(session_map, SessionMap)
-        self.session_map = session_map if isinstance(session_map, SessionMap) else SessionMap(session_map)
-
-    def __enter__(self) -> ChannelBridge:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+        self._owns_sessions = isinstance(session_map, str | os.PathLike)
+        self.session_map: Sessions = (
+            SessionMap(session_map) if isinstance(session_map, str | os.PathLike) else session_map
+        )
 
     def close(self) -> None:
-        """Close the session map, if it was made here. Runs are not touched."""
+        """Close the session map, if it was made here, and end the warm processes with the runs on them. Other runs are
+        not touched."""
+        if self._warm is not None:
+            self._is_closed = True
+            self._warm.close()
         if self._owns_sessions:
             self.session_map.close()
 
     def conversation(self, message: ChannelMessage) -> Conversation:
         """The conversation a message belongs to."""
+        if not isinstance(message, ChannelMessage):
+            raise TypeError(f"message must be a ChannelMessage, not {type(message).__name__}")
         return Conversation.of(message, self.workspace_dir)
 
     def abort(self, conversation: Conversation | ChannelMessage) -> int:
@@ -202,9 +283,13 @@ class ChannelBridge:
         if isinstance(conversation, ChannelMessage):
             conversation = self.conversation(conversation)
         for routes in self._routes:
+            session_id = None if self._warm is None else self.session_map.get(routes[0].provider, conversation)
             self.session_map.forget(routes[0].provider, conversation)
+            if self._warm is not None and session_id is not None:
+                self._warm.let_go(session_id)
+            self._moves.forget(routes[0].provider, conversation)
 
-    def arrive(self, message: ChannelMessage) -> Turn:
+    def arrive(self, message: ChannelMessage) -> AnyTurn:
         """Reserve this message's place in its conversation now, for a later call of `handle()` in any thread.
 
         For a dispatcher that receives messages in order and hands them to a pool, whose threads start in any order.
@@ -212,13 +297,20 @@ class ChannelBridge:
         """
         return self.session_map.turn(self.conversation(message))
 
+    def answer(self, data: str, sender: str) -> bool:
+        """Somebody has pressed the button with this data (see `ask_in_chat`).
+
+        Returns whether it was the answer to a question that is still open, by a person who may answer it.
+        """
+        return self._questions is not None and self._questions.press(data, sender)
+
     def handle(
         self,
         message: ChannelMessage,
         callbacks: BridgeCallbacks | None = None,
         abort_signal: threading.Event | None = None,
         *,
-        turn: Turn | None = None,
+        turn: AnyTurn | None = None,
     ) -> AgentDeliveryResult:
         """Run the agent on this message and return what to deliver. Blocks until it is its turn and the run has ended.
 
@@ -229,6 +321,10 @@ class ChannelBridge:
         """
         place = turn
         try:
+            if self._is_closed:
+                if place is not None:
+                    place.leave()
+                return AgentDeliveryResult((), _ABORTED, error=CLOSED)
             conversation = self.conversation(message)
             if turn is not None and turn.conversation != conversation:
                 place = None  # It stays with its own message.
@@ -236,6 +332,11 @@ class ChannelBridge:
             if place is None or not place.is_held:
                 place = self.session_map.turn(conversation)
             with place:
+                if self._questions is not None and self._questions.take(message, place.taken_at):
+                    return AgentDeliveryResult((), AgentRunResult(), handled_as="answer")
+                at_once = self._while_another_runs(message, conversation, place)
+                if at_once is not None:
+                    return at_once
                 params = attrs.evolve(self._params, prompt=_prompt(message), abort_signal=abort_signal)
                 job = _Job(conversation, place, _Memory(self.session_map, conversation))
                 with self._jobs.entered(job), _listening(abort_signal, job.abort), self._slots.entered(job):
@@ -248,32 +349,54 @@ class ChannelBridge:
                 place.leave()
             raise
 
+    def _while_another_runs(
+        self, message: ChannelMessage, conversation: Conversation, place: AnyTurn
+    ) -> AgentDeliveryResult | None:
+        """What becomes of a message that is not the first in the line; None: it waits, if it has to."""
+        if self._while_busy == "queue" or place.is_first:
+            return None
+        if self._while_busy == "reject":
+            refused = AgentRunResult(error_subtype="session_busy")
+            return AgentDeliveryResult((), refused, error=STILL_WORKING, handled_as="rejected")
+        running = [job for job in self._jobs.of(conversation) if job.turn.is_first]
+        if self._while_busy == "interrupt":
+            for job in running:
+                job.abort()
+            return None
+        # Others in the line came before: their words must not come after these.
+        if place.ahead() == 1 and any(job.steer(_prompt(message)) for job in running):
+            return AgentDeliveryResult((), AgentRunResult(), handled_as="steered")
+        return None
+
     # --- one message ----------------------------------------------------------------------------------------
 
     def _answer(
         self, message: ChannelMessage, params: AgentExecuteParams, job: _Job, callbacks: BridgeCallbacks
     ) -> AgentDeliveryResult:
-        tools = [_bound(one, message) for one in self._tools]
-        sources = [one for one in tools if isinstance(one, GatewayTools)]
-
-        def sent_here() -> list[str]:
-            return [text for source in sources for text in source.texts_sent_here()]
-
-        narrator = _Narrator(callbacks, self._chunk_limit, self._chunk_unit, sent_here)
         params = attrs.evolve(params, abort_signal=job.aborted)
+        if self._questions is not None:
+            params = attrs.evolve(params, approve=self._questions.approver(message, job))
+        if self._warm is None:
+            box = Toolbox(self._tools, message)
+        else:
+            box, tools = self._warm.toolbox(job.conversation, message)
+            params = attrs.evolve(params, tools=tools)
+        narrator = _Narrator(callbacks, self._chunk_limit, self._chunk_unit, box.sent_here)
         with contextlib.ExitStack() as stack:
+            calls_before, gateway = box.calls_made, None
             try:
-                gateway = stack.enter_context(_serving(tools, self._call_timeout)) if tools else None
-                servers = self._mcp_servers if gateway is None else gateway.mcp_servers(self._mcp_servers)
+                if box.tools and self._warm is None:
+                    gateway = stack.enter_context(_serving(box.tools, self._call_timeout))
+                    params = attrs.evolve(params, mcp_servers=gateway.mcp_servers(self._mcp_servers))
             except (OSError, RuntimeError) as failure:  # No space for its folder, no descriptor, no thread.
                 result, error = narrator.failed(failure, errors.SPAWN_FAILED)
             else:
-                acted = bool if gateway is None else lambda: gateway.calls_made > 0
-                result, error = self._run(attrs.evolve(params, mcp_servers=servers), job, narrator, acted)
+                acted = (lambda: box.calls_made > calls_before) if gateway is None else lambda: gateway.calls_made > 0
+                result, error = self._run(params, job, narrator, acted)
         narrator.finish()
         # Only after the gateway is closed, so that a message that was just being sent is on record.
-        payloads = payloads_from(narrator.blocks(), self._chunk_limit, self._chunk_unit, sent_here())
-        effects = _merged([source.drain() for source in sources])
+        payloads = payloads_from(narrator.blocks(), self._chunk_limit, self._chunk_unit, box.sent_here())
+        effects = _merged([source.drain() for source in box.sources])
         return AgentDeliveryResult(payloads, result, effects, error, job.warnings())
 
     def _run(
@@ -284,15 +407,23 @@ class ChannelBridge:
             tries, key, afresh = 0, 0, False
             while True:
                 route = routes[key]
-                session_id = None if afresh else job.memory.session(route.provider)
-                result, error = self._run_once(route, params, session_id, job, narrator)
+                try:
+                    with self._moved(route, job) as moved:
+                        session_id = None if afresh else moved.session(job.memory.session(route.provider))
+                        result, error = self._run_once(route, params, session_id, job, narrator)
+                        moved.keep(result)
+                except UnwantedError:
+                    return _ABORTED, "the run was aborted before it began"
+                except (errors.SessionTransferError, errors.SessionBusyError) as failure:
+                    return _not_moved(failure), str(failure)
                 if result.ok or narrator.said_or_done or acted() or job.aborted.is_set():
                     return result, error
                 kind = result.error_subtype
                 logger.info("a run of %s failed (%s) before it said or did anything", route.provider, kind)
                 if kind == "session_not_found" and session_id is not None:
-                    afresh = True
-                    job.memory.forget(route.provider, session_id)
+                    afresh = not moved.fetch_again()
+                    if afresh:
+                        job.memory.forget(route.provider, session_id)
                     continue
                 if kind in ROTATE_ON and key + 1 < len(routes):
                     key += 1
@@ -300,7 +431,10 @@ class ChannelBridge:
                 tries += 1
                 if self._retry is None or kind not in RETRYABLE or tries >= self._retry.attempts:
                     break
-                if job.aborted.wait(self._retry.delay(tries)):
+                pause = self._retry.delay(tries, result.retry_after)
+                if pause is None:
+                    break  # Too long for somebody who waits for an answer; another agent may have one sooner.
+                if job.aborted.wait(pause):
                     return _ABORTED, "the run was aborted"
                 key = 0
             if kind not in FALL_BACK_ON:
@@ -311,39 +445,87 @@ class ChannelBridge:
         self, route: Route, params: AgentExecuteParams, session_id: str | None, job: _Job, narrator: _Narrator
     ) -> tuple[AgentRunResult, str | None]:
         params = attrs.evolve(params, env=route.env, model=route.model)
+        if params.approve is not None and not _can_ask(route):
+            params = attrs.evolve(params, approve=None)  # A fallback. What nobody can be asked about, it may not do.
         events = None
         narrator.begin()
         try:
-            events = _begun(route, params, session_id)
+            events = _begun(self._way_to(route), params, session_id)
+            job.run = events if isinstance(events, AgentRun) else run_of(events)
             for event in events:
                 narrator.take(event)
         except Exception as error:
             if events is None and isinstance(error, (TypeError, ValueError)):
                 raise  # Bad arguments.
+            if events is None and self._is_closed:
+                return _ABORTED, CLOSED
             # Our runtimes never raise; this is somebody else's, and what it has said so far still counts as an answer.
             logger.exception("the runtime %s failed", route.provider)
             narrator.failed(error, errors.CLI_ERROR)
         finally:
+            job.run = None
             _close(events)
         result = narrator.result
         if result.session_id and result.error_subtype != "session_not_found":
             job.memory.keep(route.provider, result.session_id)
         return result, narrator.error
 
+    @contextlib.contextmanager
+    def _moved(self, route: Route, job: _Job) -> Iterator[Moved]:
+        """The session of the run, as the store has it."""
+        let_go = self._warm.let_go if self._warm is not None and self._is_warm(route) else None
+        place = place_of(route.runtime, self.workspace_dir, dict(route.env))
+        moves = self._moves.run(route.provider, job.conversation, place, is_unwanted=job.aborted.is_set, let_go=let_go)
+        with moves as moved:
+            try:
+                yield moved
+            finally:
+                job.memory.warnings += moved.warnings
+
+    def _is_warm(self, route: Route) -> bool:
+        return self._warm is not None and any(route is one for one in self._routes[0])
+
+    def _way_to(self, route: Route) -> Execute:
+        return self._warm.execute if self._warm is not None and self._is_warm(route) else route.execute
+
 
 _ABORTED = AgentRunResult(aborted=True, error_subtype="aborted")
 
 
-def _begun(route: Route, params: AgentExecuteParams, session_id: str | None) -> Iterator[AgentEvent]:
+def _not_moved(failure: errors.SessionTransferError | errors.SessionBusyError) -> AgentRunResult:
+    is_busy = isinstance(failure, errors.SessionBusyError)
+    return AgentRunResult(error_subtype="session_busy" if is_busy else "config")
+
+
+Execute: TypeAlias = Callable[[AgentExecuteParams], Iterator[AgentEvent]]
+
+
+def _live(runtime: AgentRuntime | str) -> CLIRuntimeBase:
+    if not isinstance(runtime, CLIRuntimeBase):
+        raise TypeError(f"warm needs a runtime of an agent CLI, not {type(runtime).__name__}")
+    return runtime
+
+
+def _can_ask(route: Route) -> bool:
+    """Whether an agent can wait for an answer."""
+    if not isinstance(route.runtime, CLIRuntimeBase):
+        return True  # It may, for all we know.
+    try:
+        return route.runtime.transport != "oneshot" and bool(route.runtime.live_copy())
+    except errors.UnsupportedOperationError:
+        return False
+
+
+def _begun(execute: Execute, params: AgentExecuteParams, session_id: str | None) -> Iterator[AgentEvent]:
     """The events of a run in that session; in a new one if this runtime does not accept the id."""
     try:
-        return route.execute(attrs.evolve(params, session_id=session_id))
+        return execute(attrs.evolve(params, session_id=session_id))
     except (TypeError, ValueError):
         if session_id is None:
             raise
     # Others may write to the session map's file too. The id stays out of the log: it may be anything.
-    logger.warning("the session map has something that is not a session id of %s", route.provider)
-    return route.execute(params)
+    logger.warning("the session map has something that is not a session id of this agent")
+    return execute(params)
 
 
 def _close(events: Iterator[AgentEvent] | None) -> None:
@@ -373,13 +555,6 @@ def _prompt(message: ChannelMessage) -> str:
     attached = [f"[attached: {url}]" for url in message.media_urls]
     parts = [message.extra_context or "", message.text, "\n".join(attached)]
     return "\n\n".join(part for part in parts if part)
-
-
-def _bound(one: ToolLike, message: ChannelMessage) -> ToolLike:
-    """Gateway tools get their own copy with its own record for this conversation; any other tool is returned as is."""
-    if not isinstance(one, GatewayTools):
-        return one
-    return one.bind(provider=message.provider, to=message.channel_id or None, thread_id=message.thread_id)
 
 
 def _merged(effects: list[McpSideEffects]) -> McpSideEffects:
@@ -497,7 +672,7 @@ def _tell(callback: Callable[[ReplyPayload], object] | None, payload: ReplyPaylo
 class _Memory:
     """The sessions of one conversation. If the map cannot be used, they are not remembered, but the run goes on."""
 
-    def __init__(self, sessions: SessionMap, conversation: Conversation) -> None:
+    def __init__(self, sessions: Sessions, conversation: Conversation) -> None:
         self._sessions = sessions
         self._conversation = conversation
         self.warnings: list[str] = []
@@ -539,17 +714,43 @@ LOOK_AGAIN = 1.0  # Seconds; a safety net in case nobody was able to ring.
 class _Job:
     """A message that is being answered or waits to be."""
 
-    def __init__(self, conversation: Conversation, turn: Turn, memory: _Memory) -> None:
+    def __init__(self, conversation: Conversation, turn: AnyTurn, memory: _Memory) -> None:
         self.conversation = conversation
         self.turn = turn
         self.memory = memory
         self.aborted = threading.Event()
+        self.run: AgentRun | None = None  # The one that is going on.
         self.bell = Bell()  # Rings for a free slot or an abort.
 
     def abort(self) -> None:
         self.aborted.set()
         self.bell.ring()
         self.turn.wake()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run does not wait for an answer any more."""
+        run = self.run
+        return self.aborted.is_set() or (run is not None and run.is_ending)
+
+    def wait(self, seconds: float) -> bool:
+        """Until somebody rings, at most for so long."""
+        return self.bell.wait(seconds)
+
+    def wake(self) -> None:
+        """Have whoever waits look around."""
+        self.bell.ring()
+
+    def steer(self, words: str) -> bool:
+        """Whether the agent takes these words into its run."""
+        run = self.run
+        try:
+            if run is None or self.aborted.is_set():
+                return False
+            run.steer(words)
+        except (errors.UnsupportedOperationError, UnreadInputError):
+            return False
+        return True
 
     def warnings(self) -> list[str]:
         """What went wrong apart from the run."""

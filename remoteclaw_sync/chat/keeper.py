@@ -20,9 +20,9 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from ..process.bell import Bell
 from ..process.host import after_fork
 from ..recording.file import check_links
-from .bell import Bell
 from .database import IN_MEMORY, Database
 from .places import Line, Place
 

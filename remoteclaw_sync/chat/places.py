@@ -13,8 +13,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ..process.bell import Bell
 from ..process.host import has_lasted, host_identity
-from .bell import Bell
 from .conversation import Conversation
 from .database import CONVERSATION, Database
 
@@ -83,6 +83,11 @@ class Line:
         places.append(place)
         if places[0] is place:
             self._look(place)
+
+    def ahead(self, place: Place) -> int:
+        """How many of this process come before it."""
+        places = self._places.get(place.conversation, [])
+        return next((number for number, one in enumerate(places) if one is place), 0)
 
     def leave(self, place: Place) -> None:
         """Remove this place and let the next one have its turn."""

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Protocol, Self, TypeVar
 
+from .._closeable import Closeable
 from .._values import check_seconds, check_text
 from .conversation import Conversation as Conversation
 from .database import CONVERSATION, is_passing
@@ -32,7 +33,68 @@ EXPIRED_KEPT = 1000
 _KEY = f"provider = ? AND {CONVERSATION}"
 
 
-class SessionMap:
+class AnyTurn(Protocol):
+    """A place in the queue of a conversation, on one machine (`Turn`) or over several."""
+
+    conversation: Conversation
+    taken_at: float  # By the monotonic clock.
+
+    def __enter__(self) -> Self:
+        """Leaving the block leaves the turn."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    @property
+    def number(self) -> int | None:
+        """Its number in the queue; None if it could not be written there."""
+
+    @property
+    def fault(self) -> Exception | None:
+        """Why this turn and those of others may not know of each other; None if all is well."""
+
+    @property
+    def is_held(self) -> bool:
+        """False once it was left, and in a forked copy of the process that took it."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is our turn."""
+
+    def ahead(self) -> int:
+        """How many are in the line before us."""
+
+    def wait(self, give_up: Callable[[], bool] = ...) -> bool:
+        """Block until it is our turn or `give_up()` is true."""
+
+    def wake(self) -> None:
+        """Make a waiting thread check `give_up()` now."""
+
+    def leave(self) -> None:
+        """Let the next one have its turn."""
+
+
+class Sessions(Protocol):
+    """What a bridge needs of a session map: `SessionMap` has it, and so has the `session_map` of a Cluster."""
+
+    def get(self, provider: str, conversation: Conversation) -> str | None:
+        """The session to continue, if there is one that has not expired. Counts as a use."""
+
+    def set(self, provider: str, conversation: Conversation, session_id: str) -> None:
+        """Continue with this session from now on."""
+
+    def forget(self, provider: str, conversation: Conversation, session_id: str | None = None) -> bool:
+        """Start a new session next time; with `session_id`, only if it is still that one."""
+
+    def turn(self, conversation: Conversation) -> AnyTurn:
+        """Take a number: turns in a conversation come in the order of these calls."""
+
+    def close(self) -> None:
+        """It is reopened when needed."""
+
+
+class SessionMap(Closeable):
     """Maps a conversation to a CLI session id, in a file that threads and processes share.
 
     A session that was not used for `ttl` is not continued. A corrupt file is renamed to `<path>.corrupt-<time>`, logged
@@ -70,14 +132,6 @@ class SessionMap:
                 raise
             # A bot that starts while the disk is full should still answer.
             logger.warning("the session map cannot be used now (%s); sessions are not remembered until it can", error)
-
-    def __enter__(self) -> SessionMap:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the file. It is reopened when needed."""

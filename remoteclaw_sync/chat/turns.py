@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from types import TracebackType
 
@@ -22,6 +23,7 @@ class Turn:
 
     def __init__(self, keeper: Keeper, conversation: Conversation) -> None:
         self.conversation = conversation
+        self.taken_at = time.monotonic()
         self._keeper = keeper
         self._place = place = Place(self, keeper.inbox.put, conversation)
         try:
@@ -52,6 +54,15 @@ class Turn:
     def is_held(self) -> bool:
         """False once it was left, and in a forked copy of the process that took it."""
         return not self._place.left and self._place.pid == os.getpid()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is our turn."""
+        return self._place.granted
+
+    def ahead(self) -> int:
+        """How many of this process are in the line before us."""
+        return self._keeper.call(lambda: self._keeper.line.ahead(self._place))
 
     def wait(self, give_up: Callable[[], bool] = lambda: False) -> bool:
         """Block until it is our turn or `give_up()` is true (checked now and then, and after `wake()`)."""

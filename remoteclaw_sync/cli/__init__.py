@@ -6,6 +6,7 @@ pipe).
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _point_to_nowhere(1, 2)
         return 141
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        _point_to_nowhere(1, 2)  # The terminal is gone, as SIGHUP says too.
+        return 129
 
 
 def _point_to_nowhere(*descriptors: int) -> None:

@@ -22,6 +22,7 @@ examples:
   git diff | remoteclaw-sync run --provider codex       the prompt comes on stdin
   remoteclaw-sync run --resume ID "And now?"            continue a conversation
   remoteclaw-sync run --json "List the TODOs" | jq      events, one JSON object per line
+  remoteclaw-sync chat                                  a conversation; it asks before the agent acts
   remoteclaw-sync doctor                                what is installed, and what is wrong
 """
 
@@ -35,8 +36,25 @@ examples:
   remoteclaw-sync run --permission-mode read-only --deadline 120 "Review the last commit" > review.md
   remoteclaw-sync run --record run.jsonl "Hello" && remoteclaw-sync replay run.jsonl
   remoteclaw-sync run --provider claude "Hello" -- --max-turns 3
+  git diff | remoteclaw-sync run --approve "Fix what is wrong here"
 
 exit codes: 0 success, 1 the run failed, 2 wrong usage, 124 timeout, 130 Ctrl-C
+"""
+
+CHAT_EXAMPLES = """
+Enter sends a message. What is typed while the agent works is given to it at once, or asked next if its CLI takes no
+further words. Ctrl-C stops the agent and keeps the session; a second one leaves, and so does Ctrl-D. Before the agent
+uses a tool that needs permission, it asks: y (yes), n (no), always (not again in this session), why (tell me more), or
+other words, which are a no that the agent is told. Without a terminal, each line of stdin is a message, and answers are
+lines too. Everything after -- is passed to the CLI unchanged.
+
+examples:
+  remoteclaw-sync chat --provider demo                  without an account
+  remoteclaw-sync chat -p claude "Why is the build red?"
+  remoteclaw-sync chat -p codex --resume ID             continue a conversation
+  remoteclaw-sync chat -p demo < questions.txt
+
+exit codes: 0 somebody left, 1 the last turn failed (without a terminal), 2 wrong usage, 130 Ctrl-C
 """
 
 
@@ -49,8 +67,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         arguments, extra = arguments[:cut], arguments[cut + 1 :]
     parser = build_parser()
     options = parser.parse_args(arguments)
-    if extra and options.module != "run":
-        parser.error("only run and demo take arguments for the CLI after --")
+    if extra and options.module not in ("run", "chat"):
+        parser.error("only run, demo and chat take arguments for the CLI after --")
     options.extra_args = extra
     return options
 
@@ -64,8 +82,16 @@ def build_parser() -> argparse.ArgumentParser:
 
     run = _command(commands, "run", "run", "run an agent", RUN_EXAMPLES)
     providers = ", ".join((*SUPPORTED_PROVIDERS, DEMO))
-    run.add_argument("-p", "--provider", metavar="NAME", help=f"{providers} (default: the first that is installed)")
+    which = f"{providers} (default: the first that is installed)"
+    run.add_argument("-p", "--provider", metavar="NAME", help=which)
     _add_run_options(run)
+
+    chat = _command(commands, "chat", "chat", "talk with an agent in the terminal", CHAT_EXAMPLES)
+    chat.add_argument("-p", "--provider", metavar="NAME", help=which)
+    chat.add_argument("prompt", metavar="PROMPT", nargs="?", help="the first message")
+    _add_agent_options(chat)
+    chat.add_argument("--deadline", metavar="SECONDS", type=float, help="stop a turn after this much time")
+    chat.add_argument("-q", "--quiet", action="store_true", help="only the answers, questions and errors")
 
     demo = _command(commands, "demo", "run", "run the built-in agent: no account, no network", RUN_EXAMPLES)
     demo.set_defaults(provider=DEMO)
@@ -113,18 +139,29 @@ def _new(make: object, *args: object, **options: object) -> argparse.ArgumentPar
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("prompt", metavar="PROMPT", nargs="?", help="what to ask (default: read from stdin)")
+    _add_agent_options(parser)
+    add("--image", metavar="FILE", action="append", default=[], help="an image to show to the model (repeatable)")
+    add("--deadline", metavar="SECONDS", type=float, help="stop the run after this much time")
+    add("--schema", metavar="FILE", help="a JSON schema; print the answer as JSON that fits it, and nothing else")
+    add("--max-turns", metavar="N", type=int, help="stop the run when the model has been asked this often")
+    add("--max-tool-calls", metavar="N", type=int, help="stop the run after this many tool calls")
+    add("--max-tokens", metavar="N", type=int, help="stop the run after this many tokens")
+    add("--max-cost", metavar="USD", type=float, help="stop the run when it has cost this much")
+    add("--approve", action="store_true", help="ask on the terminal before the agent uses a tool that needs permission")
+    _add_view_options(parser)
+
+
+def _add_agent_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("-C", "--cwd", metavar="DIR", help="where the agent works (default: here)")
     add("-r", "--resume", metavar="ID", help="continue this session")
     add("-m", "--model", metavar="NAME", help="a model as the CLI knows it")
     add("--permission-mode", choices=get_args(PermissionMode), default="default", help="(default: the CLI's own)")
     add("--system-prompt", metavar="TEXT", help="instructions on top of the CLI's own")
-    add("--image", metavar="FILE", action="append", default=[], help="an image to show to the model (repeatable)")
     add("--mcp", metavar="NAME=COMMAND", action="append", default=[], help="an MCP server: a command, or a URL")
     add("--mcp-file", metavar="FILE", action="append", default=[], help='MCP servers as {"mcpServers": {...}}')
-    add("--timeout", metavar="SECONDS", type=float, help="stop the run after this much silence (default: 300)")
-    add("--deadline", metavar="SECONDS", type=float, help="stop the run after this much time")
+    add("--timeout", metavar="SECONDS", type=float, help="stop the agent after this much silence (default: 300)")
     add("--record", metavar="FILE", help="write what the CLI says to a file, for replay")
-    _add_view_options(parser)
 
 
 def _add_serve_options(parser: argparse.ArgumentParser) -> None:
@@ -135,6 +172,7 @@ def _add_serve_options(parser: argparse.ArgumentParser) -> None:
     add("--permission-mode", choices=get_args(PermissionMode), default="default", help="(default: the CLI's own)")
     add("--timeout", metavar="SECONDS", type=float, help="stop a run after this much silence (default: 300)")
     add("--max-runs", metavar="N", type=int, default=16, help="how many agents may work at once (default: 16)")
+    add("--keep", metavar="DIR", help="keep conversations there (default: they go when the server stops)")
     add("--port", type=int, default=8788, help="(default: 8788; 0 takes a free one)")
     add("--host", metavar="ADDRESS", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
     add("--allow-remote", action="store_true", help="allow a --host that other machines can reach")

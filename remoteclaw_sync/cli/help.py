@@ -13,9 +13,13 @@ TOPICS = {
     "runs": ("engine", "how a run ends, threads, limits, error codes"),
     "clis": ("clis", "the CLIs side by side, and how to add one"),
     **{cli.name: (f"clis/{cli.name}", f"{cli.title}: what each option becomes, known limits") for cli in all_facts()},
+    "acp": ("clis/acp", "any agent that speaks the Agent Client Protocol"),
+    "answers": ("schema", "answers of a type: what types there are, how they are asked for and checked"),
     "mcp": ("config_files", "MCP servers, and how config files are borrowed"),
     "chat": ("chat", "from a chat message to an answer, with sessions"),
+    "portable": ("portable", "sessions that move between machines, and stores for them"),
     "web": ("web", "streams for Flask, Django and WSGI, reconnects, the chat page"),
+    "cluster": ("cluster", "runs, sessions and limits on several machines, with Celery, RQ or Dramatiq"),
     "testing": ("testing", "fake CLIs, recordings, replay"),
     "command-line": ("cli", "the commands and their exit codes"),
 }

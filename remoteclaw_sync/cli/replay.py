@@ -9,13 +9,20 @@ from .dispatch import UsageError
 from .show import present
 from .views import JsonView, TextView
 
+INTERRUPTED = 128  # And more: the exit code of a run that a signal has ended.
+
 
 def command(options: argparse.Namespace) -> int:
-    """Replay a recording; returns the exit code that the run would have had."""
+    """Replay a recording; returns the exit code that the run, or the last turn, would have had."""
     try:
-        run = ReplayRuntime(options.file, speed=options.speed).start()
+        replay = ReplayRuntime(options.file, speed=options.speed)
     except OSError as error:
         raise UsageError(f"cannot read {options.file}: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return present(run, JsonView() if options.json else TextView(quiet=options.quiet))
+    code = 0
+    for run in replay.turns():
+        code = present(run, JsonView() if options.json else TextView(quiet=options.quiet))
+        if code >= INTERRUPTED:
+            break
+    return code

@@ -15,20 +15,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ..engine.agent_run import AgentRun
-from ..factory import DEMO, SUPPORTED_PROVIDERS, create_cli_runtime
-from ..types import AgentExecuteParams
+from ..factory import DEMO, SUPPORTED_PROVIDERS, create_cli_runtime, runtime_class
+from ..web.conversations import Conversations
 from ..web.detached import Runs
 from ..web.door import Door
-from ..web.page import MAX_BODY, Chat
+from ..web.page import Chat, Settings
+from ..web.uploads import MAX_IMAGE, Uploads
+from ..web.warm import WarmSessions
 from .dispatch import UsageError
-from .server_folder import folder_of_this_server
+from .server_folder import folder_of_this_server, locked
 from .strangers import create_server
 
 logger = logging.getLogger(__name__)
 
 THREADS = 64  # Each visitor who listens to a run occupies one.
-A_DAY = 24 * 3600.0  # How long ended runs can be reloaded; all are deleted when the server stops.
+A_DAY = 24 * 3600.0  # How long ended runs can be reloaded; all are deleted when the server stops, unless
+A_YEAR = 365 * A_DAY  # --keep names a folder for them.
 
 
 def command(options: argparse.Namespace) -> int:
@@ -47,17 +49,26 @@ def command(options: argparse.Namespace) -> int:
         raise UsageError(f"--cwd: there is no folder {options.cwd}")
     if options.max_runs < 1:
         raise UsageError("--max-runs must be 1 or more")
-    with ended_by_signals() as ending, runs_of_this_server(options.max_runs) as runs:
-        ending.runs = runs
-        serve(options, host, providers, default, runs)
+    settings = Settings(
+        providers=providers,
+        provider=default,
+        model=options.model,
+        permission_mode=options.permission_mode,
+        cached_in_input=[name for name, usable in providers.items() if usable and counts_cache_as_input(name)],
+        folder=shown_folder(options.cwd),
+    )
+    with ended_by_signals() as ending, kept_in(options.keep) as folder:
+        retention = A_DAY if options.keep is None else A_YEAR
+        ending.runs = Runs(os.path.join(folder, "runs"), retention=retention, max_live=options.max_runs)
+        serve(options, host, settings, folder, ending.runs)
     return 0
 
 
-def serve(options: argparse.Namespace, host: str, providers: dict[str, bool], default: str, runs: Runs) -> None:
+def serve(options: argparse.Namespace, host: str, settings: Settings, folder: str, runs: Runs) -> None:
     """Listen, print the address, and serve until interrupted."""
     late = LateApplication()
     try:
-        server = create_server(late, late.admits, host=host, port=options.port, threads=THREADS, max_body=MAX_BODY)
+        server = create_server(late, late.admits, host=host, port=options.port, threads=THREADS, max_body=MAX_IMAGE)
     except OSError as error:
         raise UsageError(f"cannot listen on {host}:{options.port}: {error.strerror}") from None
     port = server.effective_port
@@ -65,14 +76,17 @@ def serve(options: argparse.Namespace, host: str, providers: dict[str, bool], de
     # In the fragment, which browsers do not send; the page exchanges it for a session.
     address = f"http://{shown}:{port}/#token="
     door = Door(lambda link: tell(f"That link is used up. The next one, for another tab or browser: {address}{link}"))
+    limits = {} if options.timeout is None else {"timeout": options.timeout}
+    agents = WarmSessions(lambda provider: create_cli_runtime(provider, **limits), options.cwd)
     # Only now, because with --port 0 the kernel has just chosen the port.
     late.application = Chat(
         door=door,
         hosts=None if options.allow_remote else own_names(host, port),
-        providers=providers,
-        default=default,
-        start=Starter(options),
+        settings=settings,
+        agents=agents,
         runs=runs,
+        conversations=Conversations(os.path.join(folder, "conversations")),
+        uploads=Uploads(os.path.join(folder, "images")),
     )
     print(f"Open {address}{door.link}", flush=True)
     print(
@@ -86,6 +100,7 @@ def serve(options: argparse.Namespace, host: str, providers: dict[str, bool], de
         server.run()
     finally:
         runs.abort_all()
+        agents.close_all()
         server.close()
 
 
@@ -108,25 +123,6 @@ class LateApplication:
 
     def admits(self, headers: Mapping[str, str]) -> bool:
         return self.application is not None and self.application.admits(dict(headers))
-
-
-class Starter:
-    """Makes runs with the options of the command line."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._options = options
-
-    def __call__(self, provider: str, prompt: str, session_id: str | None) -> AgentRun:
-        options = self._options
-        params = AgentExecuteParams(
-            prompt,
-            session_id=session_id,
-            working_directory=options.cwd,
-            model=options.model,
-            permission_mode=options.permission_mode,
-        )
-        limits = {} if options.timeout is None else {"timeout": options.timeout}
-        return create_cli_runtime(provider, **limits).start(params)
 
 
 def checked_host(host: str, allow_remote: bool) -> str:
@@ -156,11 +152,35 @@ def usable_providers() -> dict[str, bool]:
     return {**{name: shutil.which(name) is not None for name in SUPPORTED_PROVIDERS}, DEMO: True}
 
 
+def counts_cache_as_input(provider: str) -> bool:
+    """Whether the input tokens that it reports include those that were read from a cache."""
+    facts = runtime_class(provider).cli_facts
+    return facts is not None and facts.cached_in_input
+
+
+def shown_folder(cwd: str | None) -> str:
+    """Where agents work, as people write it."""
+    path = os.path.abspath(cwd or os.getcwd())
+    home = os.path.expanduser("~")
+    return "~" + path[len(home) :] if path == home or path.startswith(home + os.sep) else path
+
+
 @contextmanager
-def runs_of_this_server(max_runs: int) -> Iterator[Runs]:
-    """A registry in a folder that is deleted with the server."""
-    with folder_of_this_server() as folder:
-        yield Runs(os.path.join(folder, "runs"), retention=A_DAY, max_live=max_runs)
+def kept_in(folder: str | None) -> Iterator[str]:
+    """Where conversations are kept: in this folder, which only one server at a time uses, or until the server stops."""
+    if folder is None:
+        with folder_of_this_server() as made:
+            yield made
+        return
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        os.chmod(folder, 0o700)
+        with locked(folder):
+            yield folder
+    except BlockingIOError:
+        raise UsageError(f"--keep: another server uses {folder}") from None
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise UsageError(f"--keep: {folder}: {error.strerror}") from None
 
 
 class Ending:

@@ -20,12 +20,19 @@ def folder_of_this_server() -> Iterator[str]:
     """A new folder for as long as the block lasts. Also removes those of servers that were killed."""
     remove_abandoned_folders()
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
-        lock = os.open(os.path.join(folder, LOCK), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(folder):
             yield folder
-        finally:
-            os.close(lock)
+
+
+@contextmanager
+def locked(folder: str) -> Iterator[None]:
+    """Hold the folder for as long as the block lasts. Raises BlockingIOError if another server does."""
+    lock = os.open(os.path.join(folder, LOCK), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(lock)
 
 
 def abandoned_folders() -> list[str]:

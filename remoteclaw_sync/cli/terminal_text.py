@@ -33,6 +33,17 @@ def one_line(text: str) -> str:
     return " ".join(clean(text).split())
 
 
+def visible(text: str) -> str:
+    """This text for somebody who has to decide about it: what a terminal would not show, or obey, is spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in "\n\t" else _spelled(char) for char in text)
+
+
+def _spelled(char: str) -> str:
+    return char.encode("unicode_escape").decode()
+
+
 def width(text: str) -> int:
     """How many columns this takes. If in doubt, rather too many than too few."""
     return len(text) if text.isascii() else sum(map(_char_width, text))
@@ -80,6 +91,14 @@ def columns_of(stream: TextIO) -> int:
         return 80
 
 
+def lines_of(stream: TextIO) -> int:
+    """How high the terminal is now."""
+    try:
+        return os.get_terminal_size(stream.fileno()).lines or 24
+    except (OSError, ValueError):
+        return 24
+
+
 @attrs.frozen
 class Style:
     """Colours and symbols, as far as the stream can show them."""
@@ -103,23 +122,23 @@ class Style:
         return cls(colours, "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "→", "✓", "✗", "·", "…")
 
     def dim(self, text: str) -> str:
-        """Beside the point."""
+        """For what is less important."""
         return self._paint("2", text)
 
     def bold(self, text: str) -> str:
-        """To be seen."""
+        """For what should stand out."""
         return self._paint("1", text)
 
     def red(self, text: str) -> str:
-        """Wrong."""
+        """For errors."""
         return self._paint("31", text)
 
     def green(self, text: str) -> str:
-        """Right."""
+        """For success."""
         return self._paint("32", text)
 
     def yellow(self, text: str) -> str:
-        """Doubtful."""
+        """For warnings."""
         return self._paint("33", text)
 
     def _paint(self, code: str, text: str) -> str:

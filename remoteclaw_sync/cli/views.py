@@ -54,11 +54,22 @@ class JsonView:
 class TextView:
     """The answer on stdout; on a terminal also tools, thinking and a live status on stderr; a summary at the end."""
 
-    def __init__(self, *, resume_command: str | None = None, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        resume_command: str | None = None,
+        quiet: bool = False,
+        screen: Screen | None = None,
+        names_session: bool = True,
+        hint: str = "",
+    ) -> None:
         self._quiet = quiet
         self._resume_command = resume_command
-        self._progress = Progress()
-        self._screen = Screen(sys.stdout, sys.stderr, None if quiet else self._progress)
+        self._names_session = names_session
+        self._progress = Progress(hint)
+        self._screen = screen or Screen(sys.stdout, sys.stderr)
+        if not quiet:
+            self._screen.begin(self._progress)
         self._chatty = self._screen.on_terminal and not quiet
         self._thinking = False
         self._tools: dict[str, str] = {}
@@ -86,6 +97,10 @@ class TextView:
                 self._screen.close()
                 if not self._quiet:
                     self._summarise(event.result)
+
+    def is_stopping(self) -> None:
+        """Say so in the status. For a signal handler: takes no lock."""
+        self._progress.doing = "stopping"
 
     def stop(self) -> None:
         """Erase the status and write nothing more to stdout."""
@@ -151,7 +166,9 @@ class TextView:
             parts.append(f"{usage.input_tokens:,} tokens in{more}, {usage.output_tokens:,} out")
         if result.total_cost_usd is not None:
             parts.append(f"${result.total_cost_usd:.4f}")
-        if result.session_id and self._resume_command:
+        if not self._names_session:
+            pass
+        elif result.session_id and self._resume_command:
             parts.append(f"to continue: {self._resume_command} --resume {one_line(result.session_id)}")
         elif result.session_id:
             parts.append(f"session {one_line(result.session_id)}")

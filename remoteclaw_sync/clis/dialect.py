@@ -23,11 +23,8 @@ class DialectRuntime(CLIRuntimeBase):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.reset_state()
-        self._use(self.DIALECT())
-
-    def _use(self, dialect: Dialect) -> None:
-        self.dialect = dialect
-        self.outcome = dialect.outcome
+        self.dialect = self.DIALECT()
+        self.outcome = self.dialect.outcome
 
     def extract_event(self, line: str) -> Extracted:
         """What a line of this CLI means, given what came before it."""
@@ -35,16 +32,13 @@ class DialectRuntime(CLIRuntimeBase):
 
     def new_dialect(self, params: AgentExecuteParams) -> Dialect:
         """A fresh one for each start, unless a subclass wants to see the lines itself."""
-        live = self.new_live_dialect() if self.is_live else None
-        self._use(live or self.DIALECT())
-        return super().new_dialect(params) if self._reads_lines_itself else self.dialect
-
-    @property
-    def _reads_lines_itself(self) -> bool:
-        return type(self).extract_event is not DialectRuntime.extract_event
+        reads_lines_itself = type(self).extract_event is not DialectRuntime.extract_event
+        self.dialect = (self.new_live_dialect() if self.is_live else None) or self.DIALECT()
+        self.outcome = self.dialect.outcome
+        return super().new_dialect(params) if reads_lines_itself else self.dialect
 
     def live_copy(self) -> Self:
-        if self._reads_lines_itself:
+        if type(self).extract_event is not DialectRuntime.extract_event:
             raise UnsupportedOperationError("a runtime with an extract_event of its own has no live sessions")
         return super().live_copy()
 

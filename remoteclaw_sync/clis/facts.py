@@ -43,6 +43,11 @@ class Support:
     needs: Mapping[str, str] = attrs.field(factory=dict)
 
 
+def home_of(env: Environment) -> str:
+    """The user's home, as a CLI with this environment sees it."""
+    return env.get("HOME") or os.path.expanduser("~")
+
+
 def no_files(env: Environment) -> tuple[str, ...]:
     """For a CLI that keeps no login in a file."""
     return ()
@@ -68,9 +73,13 @@ class CliFacts:
         version_env: variables without which `--version` is slow, or leaves something behind.
         key_variables: variables, any one of which is enough to log in.
         login_files: where a login may be stored.
+        sessions_in: the folder that its sessions are in, or that tells them from those of another home.
+        forks: arguments with which a resumed session is only read, for a new one.
         trusts: whether a folder is on its list of trusted folders; None if it keeps no list.
         borrowed_files: the config files that a run in a folder may borrow, and the project each belongs to (None: the
             user's own).
+        cached_in_input: whether what it calls input tokens includes those that were read from a cache.
+        tells_cost: whether it tells what a run costs, while it goes on.
     """
 
     name: str
@@ -83,8 +92,12 @@ class CliFacts:
     version_env: Mapping[str, str] = attrs.field(factory=dict)
     key_variables: tuple[str, ...] = ()
     login_files: Callable[[Environment], tuple[str, ...]] = no_files
+    sessions_in: Callable[[Environment], str] = home_of
+    forks: frozenset[str] = frozenset()
     trusts: Callable[[Environment, str], bool] | None = None
     borrowed_files: Callable[[Environment, str], Mapping[str, str | None]] = nothing_borrowed
+    cached_in_input: bool = False
+    tells_cost: bool = False
 
     @property
     def install_hint(self) -> str:
@@ -95,8 +108,3 @@ class CliFacts:
     def tested(self) -> str:
         """The version that the tests run against."""
         return self.support[0].tested
-
-
-def home_of(env: Environment) -> str:
-    """The user's home, as a CLI with this environment sees it."""
-    return env.get("HOME") or os.path.expanduser("~")

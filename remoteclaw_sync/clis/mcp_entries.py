@@ -6,6 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import attrs
+
+from ..tool_server import relay
 from ..types import McpServerConfig
 
 Servers = Mapping[str, McpServerConfig]
@@ -37,6 +40,18 @@ def stdio_entry(server: McpServerConfig, protect: Protect) -> dict[str, Any]:
 def protected(values: Mapping[str, str], protect: Protect) -> dict[str, str]:
     """Variables or headers, with their values protected."""
     return {key: protect(value) for key, value in values.items()}
+
+
+def with_results_as_objects(servers: Servers) -> Servers:
+    """The same for a CLI that takes JSON in a result's text for structured content, and then refuses a number or a list
+    because that has to be an object. Only Python functions are told: other people's servers are left as they are."""
+    return {name: _with_results_as_objects(server) for name, server in servers.items()}
+
+
+def _with_results_as_objects(server: McpServerConfig) -> McpServerConfig:
+    if relay.SOCKET_VARIABLE not in server.env:
+        return server
+    return attrs.evolve(server, env={**server.env, relay.OBJECTS_VARIABLE: "1"})
 
 
 class EnvReferences:

@@ -328,12 +328,18 @@ def _links_on_the_way(path: str, project: str) -> Iterator[str]:
 
 def checkout_of(folder: str) -> str | None:
     """The root of the checked-out repository that this folder is in."""
-    while not os.path.lexists(os.path.join(folder, ".git")):
+    while not _has_repository(os.path.join(folder, ".git")):
         above = os.path.dirname(folder)
         if above == folder:
             return None
         folder = above
     return folder
+
+
+def _has_repository(git: str) -> bool:
+    """Git wants a HEAD in it, or a file that leads elsewhere. Sandboxes leave empty folders of this name behind, in the
+    temp folder too, and what is below that is not one project."""
+    return os.path.isfile(git) or os.path.lexists(os.path.join(git, "HEAD"))
 
 
 def _is_inside(path: str, folder: str) -> bool:

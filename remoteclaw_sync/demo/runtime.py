@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from ..clis.claude.runtime import ClaudeCliRuntime
+from ..portable.local import LocalSessions
 from ..runtime import DEFAULT_TIMEOUT, CliOptions, RuntimeOptions
 from ..types import AgentExecuteParams, PromptSyntax
 from .agent import PACE_VARIABLE
 
-AGENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "agent.py")
+# The agent is a folder of the package, but runs without the rest of it (and of what that requires).
+FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PROGRAM = "import sys; sys.path.append(sys.argv.pop(1)); from demo.agent import run; run()"
 
 
 class DemoOptions(CliOptions, total=False):
@@ -44,11 +47,14 @@ class DemoRuntime(ClaudeCliRuntime):
         self.pace = pace
         # Isolated: neither the user's site-packages nor a module of the working directory gets in.
         super().__init__(
-            command or (sys.executable, "-I", "-S", AGENT), timeout=timeout, prompt_syntax=prompt_syntax, **options
+            command or (sys.executable, "-I", "-S", "-c", PROGRAM, FOLDER),
+            timeout=timeout,
+            prompt_syntax=prompt_syntax,
+            **options,
         )
 
-    def new_live_dialect(self) -> None:
-        """This agent answers one prompt and exits."""
+    def local_sessions(self, params: AgentExecuteParams) -> LocalSessions | None:
+        return None  # It has no memory.
 
     def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
         env = super().build_env(params)

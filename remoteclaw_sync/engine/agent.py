@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ..clis.facts import CliFacts
+from ..limits import Price
 from ..process.launch import Launch, Setup
 from ..recording.recorder import Recording
+from ..recording.session_recorder import SessionRecorder
 from ..types import AgentErrorEvent, AgentExecuteParams
 from .dialect import Dialect
 from .resources import RunResources
@@ -23,7 +25,8 @@ class Agent(Protocol):
     tool_timeout: float | None
     linger: float
     max_line_bytes: int
-    record: Recording | None
+    prices: Mapping[str, Price]
+    record: Recording | SessionRecorder | None
 
     @property
     def cli_facts(self) -> CliFacts | None: ...
@@ -38,6 +41,7 @@ class Agent(Protocol):
     @property
     def most_restarts(self) -> int: ...
 
+    def session_store(self, params: AgentExecuteParams, /) -> str | None: ...
     def check_params(self, params: AgentExecuteParams, /) -> None: ...
     def new_dialect(self, params: AgentExecuteParams, /) -> Dialect: ...
     def prepare(self, params: AgentExecuteParams, resources: RunResources, dialect: Dialect, /) -> Launch: ...
@@ -46,3 +50,4 @@ class Agent(Protocol):
     def remedy(self, exit_code: int | None, said: str, /) -> AgentErrorEvent | None: ...
     def cli_version(self) -> str | None: ...
     def other_places(self) -> list[str]: ...
+    def native_schema(self, schema: Mapping[str, Any], from_start: bool, /) -> dict[str, Any] | None: ...

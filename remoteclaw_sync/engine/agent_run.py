@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Generator, Iterator
-from types import TracebackType
 
+from .._closeable import Closeable
 from .._values import check_text
 from ..process.ending import EndReason
-from ..types import AgentEvent, AgentRunResult
+from ..types import AgentEvent, AgentRunResult, Approve
 from .turn import Turn
 
 # Of the generators that `execute()` has given out. Weak, because dropping a generator has to end its run.
@@ -29,7 +29,7 @@ def run_of(events: object) -> AgentRun | None:
     return None if turn is None else AgentRun(events, turn)
 
 
-class AgentRun(Iterator[AgentEvent]):
+class AgentRun(Closeable, Iterator[AgentEvent]):
     """One run: iterate it for its events, use it as a context manager to be sure of its end.
 
     Nothing is started before the first event is asked for. `abort()`, `steer()` and `close()` may be called from any
@@ -47,14 +47,6 @@ class AgentRun(Iterator[AgentEvent]):
         with self._inside:
             return next(self._events)
 
-    def __enter__(self) -> AgentRun:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     @property
     def pid(self) -> int | None:
         """The CLI's process id; None before it is started."""
@@ -65,6 +57,16 @@ class AgentRun(Iterator[AgentEvent]):
         """The summary, once the run has ended; None before."""
         return self._turn.result
 
+    @property
+    def approve(self) -> Approve | None:
+        """The function that decides on tool calls."""
+        return self._turn.approve
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether somebody, or a clock, wants the run over. For an `approve` that waits."""
+        return self._turn.is_ending
+
     def abort(self) -> None:
         """End the run: its consumer gets an `error` with code ABORTED, then `done`. Does not block.
 
@@ -72,13 +74,14 @@ class AgentRun(Iterator[AgentEvent]):
         """
         self._turn.request_end(EndReason.ABORTED)
 
-    def steer(self, text: str) -> None:
+    def steer(self, text: str, interrupt: bool = False) -> None:
         """Give a running turn of a live session further words; it goes on until the model has answered them.
 
-        Does not block. Raises UnsupportedOperationError if there is no such turn, or the CLI has no way.
+        Where the CLI takes no further words, `interrupt=True` interrupts what it does and asks again with them, in the
+        same run. Does not block. Raises UnsupportedOperationError if there is no such turn, or no way.
         """
         check_text("text", text)
-        self._turn.steer(text)
+        self._turn.steer(text, interrupt)
 
     def close(self) -> None:
         """End the run without another event and wait until its processes are gone (bounded, a second or two)."""

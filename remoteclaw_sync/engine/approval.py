@@ -18,7 +18,7 @@ COMMAND_KEYS = ("command", "cmd")
 
 
 def decide(approve: Approve | None, request: PermissionRequest) -> Allow | Deny:
-    """What the caller says, in one of two forms. A refusal always has words for the agent."""
+    """The caller's decision. A refusal always gives the agent a reason."""
     if approve is None:
         return Deny(NOBODY_TO_ASK)
     try:
@@ -39,7 +39,7 @@ def decide(approve: Approve | None, request: PermissionRequest) -> Allow | Deny:
 
 
 def what_is_remembered(request: PermissionRequest) -> tuple[str, str] | None:
-    """By what a request is known again after `Allow(remember=True)`; None if it never is (a question to the user)."""
+    """What identifies a request after `Allow(remember=True)`; None if it never is (a question to the user)."""
     commands = [request.input[key] for key in COMMAND_KEYS if key in request.input]
     if request.questions or not all(isinstance(command, str) for command in commands):
         return None
@@ -53,6 +53,6 @@ def _is_json(decision: Allow) -> bool:
         try:
             json.dumps(dict(part) if isinstance(part, Mapping) else 1 / 0)
         except (TypeError, ValueError, ZeroDivisionError, RecursionError):
-            logger.warning("approve returned an input or answers that are no JSON object; the tool call is refused")
+            logger.warning("approve returned an input or answers that are not JSON objects; the tool call is refused")
             return False
     return True

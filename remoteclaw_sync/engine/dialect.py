@@ -5,29 +5,26 @@ A dialect has no thread, no clock and no process. Tests and recordings feed it a
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, get_args
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Protocol
 
 from .. import errors
 from ..types import AgentErrorEvent, AgentEvent
 from ..wire.fields import Message
-from ..wire.json_lines import decode, fast_parser, is_strict_json, parse_block, parse_line, warn_no_object
+from ..wire.json_lines import LineReader, decode, is_strict_json, lines_of, parse_line, warn_no_object
 from .outcome import Closing, Ended, RunOutcome
 
 logger = logging.getLogger(__name__)
 
 Extracted = AgentEvent | Iterable[AgentEvent] | None  # What a hook makes of a line.
-Found = AgentEvent | Sequence[AgentEvent]  # The same, checked: one event, which is the usual case, or any number.
-NOTHING: Sequence[AgentEvent] = ()
-EVENT_CLASSES = frozenset(get_args(AgentEvent))
+Found = AgentEvent | list[AgentEvent] | None  # The same: one event, which is the usual case, or any number.
 
 
-def each_of(found: Found) -> Sequence[AgentEvent]:
+def each_of(found: Found) -> list[AgentEvent]:
     """The events, whether there is one or any number."""
-    return (found,) if isinstance(found, AgentEvent) else found
+    return found if type(found) is list else [found] if isinstance(found, AgentEvent) else []
 
 
 class Dialect:
@@ -48,6 +45,7 @@ class Dialect:
 
     def __init__(self) -> None:
         self.outcome = RunOutcome()
+        self.parse: Callable[[bytes], list[Any]] | None = None  # The items of whole lines; None: their JSON values.
         self.learn: Callable[[Mapping[str, Any]], None] | None = None  # Has a recording keep further facts.
 
     @property
@@ -59,11 +57,8 @@ class Dialect:
 
     def events(self, block: bytes) -> list[AgentEvent]:
         """What these lines mean."""
-        return [event for item in self.parser()(block) for event in each_of(self.read(item))]
-
-    def parser(self) -> Callable[[bytes], list[Any]]:
-        """Makes an item of each of these whole lines. Knows nothing of the run."""
-        return functools.partial(parse_block, fast=fast_parser())
+        items = LineReader(self.parse).feed(block + b"\n")
+        return [event for item in items for event in each_of(self.read(item))]
 
     def read(self, item: Any) -> Found:
         """What an item means. A hook's mistake is an event too, because the run goes on."""
@@ -74,11 +69,9 @@ class Dialect:
             extracted = self._read_odd(item) if handler is None else handler(self, item)
         except Exception as error:  # noqa: BLE001 - whatever a hook raises
             return hook_failure(self.owner, error)
-        if type(extracted) in EVENT_CLASSES:
-            return extracted  # type: ignore[return-value] # The type checker cannot see it.
-        if extracted is None:
-            return NOTHING
-        return extracted if isinstance(extracted, AgentEvent) else _checked(self.owner, extracted)
+        if extracted is None or type(extracted) is list or isinstance(extracted, AgentEvent):
+            return extracted
+        return _checked(self.owner, extracted)
 
     def extract(self, line: str) -> Extracted:
         """What one line means."""
@@ -112,7 +105,7 @@ class Dialect:
         return b'"tool' in chunk
 
     def runs_tool(self) -> bool:
-        """Whether a tool runs that the CLI has not told of. Asked only when a clock is about to run out."""
+        """Whether a tool is running that the CLI has not reported. Asked only when a clock is about to run out."""
         return False
 
     # --- what lines do not say --------------------------------------------------------------------------------
@@ -121,7 +114,7 @@ class Dialect:
         """What the lines are read by and do not say themselves (the session asked for, names of MCP servers)."""
 
     def presentable(self, stderr: str) -> str:
-        """What of stderr people are shown, in `result.stderr` and in error messages."""
+        """The part of stderr that people are shown, in `result.stderr` and in error messages."""
         return stderr
 
     def at_exit(self, ended: Ended) -> Closing:
@@ -148,6 +141,7 @@ class HookDialect(Dialect):
 
     def __init__(self, hooks: Hooks) -> None:
         super().__init__()
+        self.parse = lines_of
         self._hooks = hooks
         self.outcome = hooks.outcome
 
@@ -155,15 +149,13 @@ class HookDialect(Dialect):
     def owner(self) -> str:
         return type(self._hooks).__name__
 
-    def parser(self) -> Callable[[bytes], list[Any]]:
-        return lambda block: block.split(b"\n")
-
     def _read_odd(self, item: bytes) -> Extracted:
         line = decode(item)
         if parse_line(line) is None:
             return None
         try:
-            return self._hooks.extract_event(line.strip())
+            found = self._hooks.extract_event(line.strip())
+            return found if found is None or isinstance(found, AgentEvent) else _checked(self.owner, found)
         except json.JSONDecodeError:
             # Our parser lets raw control characters inside strings pass. For a hook that does not, such a line is
             # malformed as any other.
@@ -206,6 +198,6 @@ def _checked(owner: str, extracted: Iterable[AgentEvent]) -> list[AgentEvent]:
 
 
 def hook_failure(owner: str, error: Exception) -> AgentErrorEvent:
-    """The event that tells of a mistake in `extract_event`."""
+    """The event that reports a mistake in `extract_event`."""
     logger.warning("extract_event of %s raised %s", owner, type(error).__name__)
     return AgentErrorEvent(f"extract_event raised {type(error).__name__}: {error}", errors.EXTRACT_EVENT_FAILED)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import abc
 
+from ..process.launch import FAREWELL_PATIENCE
 from ..types import AgentExecuteParams, Allow, Deny, PermissionMode, PermissionRequest
+from ..wire.jsonrpc import Peer
 from .dialect import Dialect
 
 
@@ -15,10 +17,13 @@ class LiveDialect(Dialect, abc.ABC):
     `interrupt`, `steer`, `set_model` and `set_permission_mode` may be called from any thread, one at a time.
     """
 
+    farewell_patience = FAREWELL_PATIENCE  # Seconds that the CLI may take to exit when it is asked to.
+
     def __init__(self) -> None:
         super().__init__()
         self.outbox: list[bytes] = []
         self.greeting = b""  # What the process is sent at its start.
+        self.peer: Peer | None = None  # If it speaks JSON-RPC: its requests have time limits.
 
     @property
     @abc.abstractmethod
@@ -31,17 +36,31 @@ class LiveDialect(Dialect, abc.ABC):
         """Whether the CLI has begun to work on the prompt of this turn."""
 
     @property
+    def may_interrupt(self) -> bool:
+        """Whether an interrupt would reach the turn, and not come too early."""
+        return self.has_begun
+
+    @property
     @abc.abstractmethod
     def has_unanswered(self) -> bool:
         """Whether words were sent that no turn of the CLI has answered yet."""
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether this process will not serve any further turn."""
+        return False
+
     @abc.abstractmethod
-    def opening(self) -> bytes:
-        """What a process is sent before its first turn."""
+    def opening(self, fields: AgentExecuteParams) -> bytes:
+        """What a process is sent before its first turn. `fields` are those of the session."""
 
     @abc.abstractmethod
     def begin_turn(self, params: AgentExecuteParams) -> bytes:
         """The prompt. From here on `outcome` is that of this turn."""
+
+    def ask_again(self, params: AgentExecuteParams) -> bytes:
+        """The prompt that the turn before was interrupted for, in the same run."""
+        return self.begin_turn(params)
 
     @abc.abstractmethod
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> bytes:

@@ -1,4 +1,4 @@
-"""A conversation whose process stays: it serves one turn after the other, and another one takes over if it is gone.
+"""A conversation whose process stays: it serves one turn after another, and a new process takes over when it is gone.
 
 The consumer of the running turn reads what the process says. Between turns nobody does: what comes then is read when
 the next turn begins.
@@ -6,10 +6,11 @@ the next turn begins.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -17,14 +18,15 @@ import attrs
 from .. import errors
 from ..process.abort_listener import AbortListener
 from ..process.ending import EndLatch, EndReason
-from ..process.launch import Limits, Phase, SpawnFailure, UnreadInputError
+from ..process.launch import Exit, Limits, Phase, SpawnFailure, UnreadInputError
+from ..process.sweep import is_dying
 from ..types import AgentErrorEvent, AgentExecuteParams, Allow, Deny, PermissionMode, PermissionRequest
+from ..wire.json_lines import LineReader
 from .agent import Agent
 from .approval import FAILED, what_is_remembered
 from .dialect import each_of
 from .live_dialect import LiveDialect
-from .outcome import Closing
-from .reader import Reader
+from .outcome import Closing, RunOutcome
 from .session import Session
 from .setup import RunSetup
 from .transport import Transport
@@ -33,6 +35,7 @@ from .turn import Turn
 INTERRUPT_PATIENCE = 2.0  # From the CLI's own interrupt to ending its process.
 # Until an interrupted turn is over in any case: the above, SIGTERM, SIGKILL and the sweep.
 LEAVE_PATIENCE = INTERRUPT_PATIENCE + 10.0
+DEATH_PATIENCE = 10.0  # Until a process that was killed is gone, with all that it has started.
 ONE_TURN_AT_A_TIME = "this session has a turn that is not over; close it, or wait for its end"
 
 
@@ -53,7 +56,7 @@ class LiveSession(Session):
     ) -> None:
         super().__init__(agent)
         self.fields = fields
-        self._idle_timeout = idle_timeout
+        self.idle_timeout = idle_timeout
         self._one_turn = one_turn
         # Held while the turn's state changes, never while waiting. Re-entered by signal handlers and the GC.
         self._lock = threading.RLock()
@@ -63,14 +66,16 @@ class LiveSession(Session):
         self._process: Transport | None = None  # The one that serves, or may serve the next turn.
         self._mode_at_start: PermissionMode = fields.permission_mode
         self._latch = EndLatch()
-        self._remembered: set[tuple[str, str]] = set()
-        self._warnings: list[AgentErrorEvent] = []
+        self.remembered: set[tuple[str, str]] = set()  # What the caller has approved for the rest of the session.
         self._listener: AbortListener | None = None
         self._due: float | None = None
         self._prompt = b""
         self._failure: SpawnFailure | None = None
         self._reused = False  # The process of this turn has served before, or was kept warm for it.
         self._begun = False  # It was given the prompt.
+        self._further: list[str] = []  # What to ask next, once the CLI's turn is over.
+        self._makes_room = False  # The turn was interrupted for those words.
+        self._earlier: list[RunOutcome] = []  # Of the CLI's earlier turns in this one.
         self.dialect: LiveDialect
 
     def __del__(self) -> None:
@@ -107,38 +112,50 @@ class LiveSession(Session):
             raise errors.SessionBusyError(ONE_TURN_AT_A_TIME)
 
     def warm(self) -> None:
-        """Start a process now, if there is none, and wait until it is ready. A failure is left to the next turn."""
+        """Start a process now, if there is none, and wait until it is ready. A failure is left to the next turn, unless
+        somebody else holds the session (SessionBusyError)."""
         with self._lock:
             self._check_free()
             self._warming = True
         try:
-            if not self._is_warm():
+            may_begin = self.gate is None or self.gate.enter(lambda: self._closed, None)
+            if may_begin and not self._is_warm():
                 self._connect(self.fields, None)
                 self._start_warm()
+                failure = self.transport.failure
+                if failure is not None and failure.code == errors.SESSION_BUSY:
+                    raise errors.SessionBusyError(failure.message)
         finally:
-            self._warming = False
+            try:
+                if self.gate is not None:
+                    self.gate.leave()
+            finally:
+                self._warming = False
 
     def _start_warm(self) -> None:
         process, dialect = self.transport, self.dialect
-        dialect.greeting = dialect.opening()
+        dialect.greeting = dialect.opening(self.fields)
         process.begin_phase(Phase.STARTING, Limits(self.agent.timeout))
-        process.start()
+        with self._lock:
+            if self._closed:
+                return
+            process.start()
         try:
             while not dialect.is_ready and self._feed(None):
                 pass
-            process.begin_phase(Phase.IDLE, Limits(wall_clock=self._idle_timeout))
+            process.begin_phase(Phase.IDLE, Limits(wall_clock=self.idle_timeout))
         except BaseException:
             process.request_close()
             raise
 
     def set_model(self, name: str | None) -> None:
-        """Another model, from the CLI's next request to one on."""
+        """Another model, starting with the CLI's next request."""
         with self._lock:
             self.fields = attrs.evolve(self.fields, model=name)
             self._tell(self.dialect.set_model(name) if self._process is not None else b"")
 
     def set_permission_mode(self, mode: PermissionMode) -> None:
-        """Another mode, from the next tool call on, or if that takes another process, from the next turn on."""
+        """Another mode, starting with the next tool call or, if it takes a new process, the next turn."""
         with self._lock:
             fields = attrs.evolve(self.fields, permission_mode=mode)
             said = b"" if self._process is None else self.dialect.set_permission_mode(mode, self._mode_at_start)
@@ -159,8 +176,59 @@ class LiveSession(Session):
         if said is None:
             self._let_go()
 
-    def shut(self) -> None:
-        """Abort the turn that runs, let the process go, and wait until it is gone."""
+    def cool(self) -> None:
+        """Let the process go, as after `idle_timeout`, and wait until it is gone.
+
+        Only for a gate, which sees to it that no turn begins meanwhile.
+        """
+        with self._lock:
+            process = self._process
+            if process is None or self._begun:
+                return
+            process.let_go()
+        self._see_off(process)  # Without the lock: anyone who wants a turn meanwhile waits at the gate.
+
+    def _see_off(self, process: Transport) -> None:
+        """It is this session's until it is gone: before, another session cannot take up the conversation."""
+        process.close()
+        self._setup.heard_all()
+        with self._lock:
+            if self._process is process:
+                self._process = None
+
+    def rest(self) -> None:
+        """The same for anyone: raises SessionBusyError if there is a turn, and a turn that is begun meanwhile does."""
+        with self._lock:
+            self._check_free()
+            self._warming = True
+        try:
+            process = self._process
+            if process is not None:
+                process.let_go()
+                self._see_off(process)
+        finally:
+            self._warming = False
+
+    def take_over(self, other: LiveSession) -> None:
+        """Go on with the process of another session, which has the same fields, has had no turn, and is over now.
+
+        Only for a gate, which sees to it that no turn of either begins meanwhile.
+        """
+        with other._lock:
+            process, other._process, other._closed = other._process, None, True
+        if process is None:
+            return
+        with self._lock:
+            self.agent, self.dialect, self.reader = other.agent, other.dialect, other.reader
+            self._setup, self._mode_at_start = other._setup, other._mode_at_start
+            self.meanwhile = other.meanwhile
+            self.transport = self._process = process
+            process.begin_phase(Phase.IDLE, Limits(wall_clock=self.idle_timeout))
+            if self._closed:
+                process.let_go()
+
+    def begin_shut(self) -> Transport | None:
+        """Abort the turn that runs, and let the process go, which is returned. Does not block."""
         with self._lock:
             self._closed = True
             turn = None if self._turn is None else self._turn()
@@ -172,6 +240,12 @@ class LiveSession(Session):
                 process.request_end(EndReason.ABORTED)
             else:
                 process.let_go()
+        return process
+
+    def shut(self) -> None:
+        """The same, and wait until the process is gone."""
+        process = self.begin_shut()
+        if process is not None:
             process.close()
 
     # --- a turn -----------------------------------------------------------------------------------------------
@@ -180,6 +254,7 @@ class LiveSession(Session):
         with self._lock:
             self._latch = EndLatch()
             self._begun = False
+            self._further, self._makes_room, self._earlier = [], False, []
             self.restarts = 0
             self.remedied = None
         super().prepare(params)
@@ -209,11 +284,22 @@ class LiveSession(Session):
             while self._feed(0.0):
                 pass
         except TimeoutError:
-            if self._process.phase is Phase.IDLE:
+            if is_dying(self._process.pid):
+                self._hear_it_die()
+            elif self._process.phase is Phase.IDLE and not self.dialect.is_lost:
                 return True
         self._process.let_go()
         self._bury()
         return False
+
+    def _hear_it_die(self) -> None:
+        """A shared process takes no session any more when those that it has were told."""
+        give_up_at = time.monotonic() + DEATH_PATIENCE
+        try:
+            while self._feed(max(give_up_at - time.monotonic(), 0.0)):
+                pass
+        except TimeoutError:
+            pass
 
     def _connect(self, params: AgentExecuteParams, due: float | None) -> None:
         """A process that has not been started."""
@@ -222,18 +308,31 @@ class LiveSession(Session):
             session_id=self.fields.session_id,
             model=self.fields.model,
             permission_mode=self.fields.permission_mode,
+            output_type=self.fields.output_type,
             abort_signal=None,  # It ends a turn, and not the process.
         )
         dialect = self.agent.new_dialect(params)
         assert isinstance(dialect, LiveDialect)
         setup = RunSetup(self.agent, params, dialect, None, due)
-        process = self.agent.connect(setup)
+        process = self.way_to(setup)
         with self._lock:
             self.dialect = dialect
             self._mode_at_start = params.permission_mode
             self._setup = setup
             self.transport = self._process = process
-            self.reader = Reader(process, dialect, self.agent.max_line_bytes)
+            self.reader = LineReader(dialect.parse, self.agent.max_line_bytes)
+
+    def way_to(self, setup: RunSetup) -> Transport:
+        """The process, or whatever stands for it."""
+        return self.agent.connect(setup)
+
+    def so_far(self) -> RunOutcome:
+        now = self.dialect.outcome
+        if self._earlier:
+            now = attrs.evolve(now, permission_denials=[*now.permission_denials])
+            for earlier in self._earlier:
+                now.add_earlier(earlier)
+        return now
 
     @property
     def ending(self) -> EndLatch:
@@ -248,14 +347,13 @@ class LiveSession(Session):
             if self._failure is not None:
                 self._latch.claim(EndReason.EXITED)
                 return
-            left = None if self._due is None else max(self._due - time.monotonic(), 0.001)
-            agent, process = self.agent, self.transport
-            process.begin_phase(Phase.TURN, Limits(agent.timeout, agent.tool_timeout, left))
+            process = self.transport
+            process.begin_phase(Phase.TURN, self._limits())
             self._begun = True
             if self._reused:
                 self._send(self._prompt)
             else:
-                self.dialect.greeting = self.dialect.opening() + self._prompt
+                self.dialect.greeting = self.dialect.opening(self.fields) + self._prompt
                 process.start()
         signal = self.params.abort_signal
         if signal is not None:
@@ -265,34 +363,80 @@ class LiveSession(Session):
     def _on_abort(self) -> None:
         self.request_end(EndReason.ABORTED)
 
-    def said_meanwhile(self) -> list[AgentErrorEvent]:
-        warnings, self._warnings = self._warnings, []
-        return warnings
+    def listener(self) -> Callable[[], bytes | None]:
+        return self._next_words
 
-    def listener(self) -> Callable[[], Iterator[Any] | None]:
-        return self._next_items
-
-    def _next_items(self) -> Iterator[Any] | None:
+    def _next_words(self) -> bytes | None:
         self._say()
+        if self._further:
+            self._make_room()
         if self._latch.reason is not None:
-            return None
-        items = self.reader.next_items()
-        if items is None:
+            return b""
+        chunk = self._receive(None)
+        if chunk is None:
             self._latch.claim(EndReason.EXITED)
-        return None if self._latch.backlog_unwanted else items
+        return chunk
 
-    def last_word(self, said: bool) -> None:
+    def _receive(self, timeout: float | None) -> bytes | None:
+        """What the process says next; None when it is gone, or no more is wanted. Raises TimeoutError."""
+        process = self.transport
+        if process.ending.backlog_unwanted:
+            return None
+        chunk = process.receive(timeout) if self.dialect.peer is None else self._receive_in_time(timeout)
+        if process.lines_skipped:
+            self.reader.lines_skipped += process.lines_skipped
+            process.lines_skipped = 0
+        return None if process.ending.backlog_unwanted else chunk
+
+    def _receive_in_time(self, timeout: float | None) -> bytes | None:
+        """The same, for a CLI that has requests to answer: each has a time limit."""
+        process, peer = self.transport, self.dialect.peer
+        assert peer is not None
+        while True:
+            left, overdue = peer.waits(time.monotonic())
+            patience = min((one for one in (left, timeout) if one is not None), default=None)
+            try:
+                return process.receive(patience)
+            except TimeoutError:
+                if timeout is not None and (left is None or timeout <= left):
+                    raise
+                if overdue is not None and process.ending.reason is None:  # And the answer is not in what has arrived.
+                    message = f"{self.agent.program} has not answered {overdue!r} in time"
+                    self._failure = SpawnFailure(errors.WATCHDOG_TIMEOUT, message)
+                    process.request_end(EndReason.LINGERED)
+                if overdue is not None:
+                    return process.receive(timeout)
+
+    def last_word(self, said: bool) -> bool:
         with self._lock:
-            if said and self.dialect.has_unanswered:
+            if said and self._further and self._latch.reason is None:
+                self._ask_again()
+            elif said and self.dialect.has_unanswered:
                 self.dialect.outcome.reopen()  # Somebody has steered meanwhile.
             elif said:
+                while self._earlier:
+                    self.dialect.outcome.add_earlier(self._earlier.pop())
                 self._latch.claim(EndReason.EXITED)
+        return self.transport.heard_in_time
+
+    def _ask_again(self) -> None:
+        """The CLI's turn is over, and there are words it has not been given yet."""
+        words, self._further, self._makes_room = "\n\n".join(self._further), [], False
+        self._earlier.append(self.dialect.outcome)
+        prompt = self.dialect.ask_again(attrs.evolve(self.params, prompt=words, images=()))
+        self.transport.begin_phase(Phase.TURN, self._limits())
+        self._send(prompt)
+
+    def _limits(self) -> Limits:
+        """Of the turn, from now on."""
+        left = None if self._due is None else max(self._due - time.monotonic(), 0.001)
+        return Limits(self.agent.timeout, self.agent.tool_timeout, left)
 
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> None:
         if isinstance(decision, Allow) and decision.remember:
             known_by = what_is_remembered(request)
             if known_by is not None:
-                self._remembered.add(known_by)
+                self.remembered.add(known_by)
         try:
             said = self.dialect.answer(request, decision)
         except Exception:  # noqa: BLE001 - whatever it is (nested too deep), the CLI must not be left waiting
@@ -300,13 +444,13 @@ class LiveSession(Session):
         self._send(said)
 
     def remembers(self, request: PermissionRequest) -> bool:
-        if what_is_remembered(request) not in self._remembered:
+        if what_is_remembered(request) not in self.remembered:
             return False
         self.answer(request, Allow())
         return True
 
     def _say(self) -> None:
-        """Send what the dialect has to say by itself."""
+        """Send what the dialect says of its own accord."""
         outbox = self.dialect.outbox
         while outbox:
             self._send(outbox.pop(0))
@@ -322,16 +466,16 @@ class LiveSession(Session):
         """Read on without a turn; False if the process is gone. Raises TimeoutError."""
         for item in self.reader.rest:
             self._take(item)
-        items = self.reader.next_items(timeout)
-        for item in items or ():
+        chunk = self._receive(timeout)
+        for item in self.reader.feed(chunk):
             self._take(item)
         self._say()
-        return items is not None
+        return chunk is not None
 
     def _take(self, item: Any) -> None:
         for event in each_of(self.dialect.read(item)):
             if isinstance(event, AgentErrorEvent) and event.code in errors.SURVIVABLE:
-                self._warnings.append(event)
+                self.meanwhile.append(event)
 
     # --- for anyone -------------------------------------------------------------------------------------------
 
@@ -350,38 +494,58 @@ class LiveSession(Session):
             except UnreadInputError:
                 said = None
             if said is None:
-                process.request_end(reason)  # There is nothing to keep, or no way to.
+                process.request_end(reason)  # The process is not worth keeping, or cannot be kept.
             else:
                 process.begin_phase(Phase.TURN, Limits(wall_clock=INTERRUPT_PATIENCE))
 
     def wait_for_end(self) -> None:
-        """Its consumer does, in `close`; and if there is none, the interrupted turn ends by itself."""
+        """The consumer waits, in `close`; without one, the interrupted turn ends on its own."""
 
-    def steer(self, text: str) -> None:
+    def steer(self, text: str, interrupt: bool) -> None:
         with self._lock:
             if not self._begun or self._latch.reason is not None:
                 raise errors.UnsupportedOperationError("there is no running turn that could take further words")
             said = self.dialect.steer(text)
-            if said is None:
-                raise errors.UnsupportedOperationError(f"{self.agent.program} takes no further words in a turn")
-            self.transport.send(said)
+            if said is not None:
+                self.transport.send(said)
+            elif interrupt:
+                self._further.append(text)
+                self._make_room()
+            else:
+                program = self.agent.program
+                message = f"{program} takes no further words in a turn; interrupt=True ends it, and asks again"
+                raise errors.UnsupportedOperationError(message)
+
+    def _make_room(self) -> None:
+        """Interrupt the turn, once it has begun, to make room for further words."""
+        with self._lock:
+            if self._makes_room or not self.dialect.may_interrupt or self._latch.reason is not None:
+                return
+            said = self.dialect.interrupt()
+            if said is not None:
+                self._makes_room = True
+                self.transport.send(said)
+                self.transport.begin_phase(Phase.TURN, Limits(wall_clock=INTERRUPT_PATIENCE))
 
     # --- its end ----------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
+    def close(self) -> Exit:
         """The turn is over, or is left: interrupt it then, and wait until the process can take the next one."""
         if self._listener is not None:
             self._listener.detach()
             self._listener = None
-        if not self._begun:
-            return
-        try:
-            self.request_end(EndReason.CLOSED)
-            self._hear_out()
-            self._end_turn()
-        except BaseException:
-            self.transport.request_close()  # Interrupted. The session goes on with another process.
-            raise
+        process = self.transport
+        if self._begun:
+            try:
+                self.request_end(EndReason.CLOSED)
+                self._hear_out()
+                self._end_turn()
+            except BaseException:
+                process.request_close()  # Interrupted. The session goes on with another process.
+                raise
+        if self._makes_room and self._end_reason is EndReason.DEADLINE and self._failure is None:
+            self._failure = SpawnFailure(errors.CLI_ERROR, f"{self.agent.program} did not stop for the further words")
+        return Exit(process.exit_code, self._end_reason, process.diagnostics, self._failure or process.failure)
 
     def _hear_out(self) -> None:
         """Until the CLI has said its last word on the turn, or is gone."""
@@ -395,7 +559,7 @@ class LiveSession(Session):
                 pass
         except TimeoutError:
             self.transport.request_close()
-        self._warnings.clear()  # Of the turn that is over, and not for the consumer of the next.
+        self.meanwhile.clear()  # They belong to the turn that is over, not to the next one.
 
     def _end_turn(self) -> None:
         process, outcome = self.transport, self.dialect.outcome
@@ -404,12 +568,20 @@ class LiveSession(Session):
             if outcome.session_id is not None:
                 self.fields = attrs.evolve(self.fields, session_id=outcome.session_id)
             is_over = outcome.terminal is not None and process.ending.reason is None
-            if is_over and not (self._one_turn or self._closed or self.dialect.has_unanswered):
-                process.begin_phase(Phase.IDLE, Limits(wall_clock=self._idle_timeout))
+            is_done_with = self._one_turn or self._closed or self.dialect.has_unanswered or self.dialect.is_lost
+            if is_over and not is_done_with:
+                self._hold()
+                process.begin_phase(Phase.IDLE, Limits(wall_clock=self.idle_timeout))
                 return
             if is_over:
                 process.let_go()
         self._bury()
+
+    def _hold(self) -> None:
+        """From now on others know this conversation by its id; as long as the process is warm, it is ours."""
+        if self.fields.session_id is not None:
+            with contextlib.suppress(errors.RunSetupError):
+                self._setup.hold(self.fields.session_id)
 
     def _let_go(self) -> None:
         if self._process is not None:
@@ -424,21 +596,19 @@ class LiveSession(Session):
             self._setup.heard_all()
 
     @property
-    def end_reason(self) -> EndReason:
+    def _end_reason(self) -> EndReason:
         own, process = self._latch.reason, self.transport.ending.reason
-        if own in (EndReason.ABORTED, EndReason.CLOSED):
+        if own in (EndReason.ABORTED, EndReason.CLOSED, EndReason.LIMIT):
             return own
-        # A limit that ran out ended the process; that it was let go after its turn is nobody's fault.
+        # A limit that ran out ended the process; being let go after its turn is not a failure.
         return process if process in (EndReason.WATCHDOG, EndReason.DEADLINE) else EndReason.EXITED
 
     @property
     def was_not_heard(self) -> bool:
         gone_by_itself = self.transport.ending.reason in (EndReason.EXITED, EndReason.LINGERED)
         left_alone = self._latch.reason is EndReason.EXITED and self._failure is None
-        return self._reused and not self.dialect.has_begun and gone_by_itself and left_alone
+        has_served = self._reused or self.transport.has_served
+        return has_served and not self.dialect.has_begun and gone_by_itself and left_alone
 
-    def closing(self) -> Closing:
-        return Closing() if self._process is not None or self._failure is not None else super().closing()
-
-    def spawn_failure(self) -> SpawnFailure | None:
-        return self._failure or super().spawn_failure()
+    def closing(self, exit: Exit, stderr: str, said: str) -> Closing:
+        return Closing() if self._process is not None else super().closing(exit, stderr, said)

@@ -30,4 +30,7 @@ def with_gateway(params: AgentExecuteParams, resources: RunResources) -> AgentEx
     from ..tool_server.server import Gateway
 
     gateway = resources.enter_context(Gateway(params.tools))
-    return attrs.evolve(params, tools=(), mcp_servers=gateway.mcp_servers(params.mcp_servers))
+    servers = gateway.mcp_servers(params.mcp_servers)
+    (own,) = servers.keys() - params.mcp_servers.keys()
+    resources.functions = {own: tuple(tool.name for tool in gateway.tools)}
+    return attrs.evolve(params, tools=(), mcp_servers=servers)

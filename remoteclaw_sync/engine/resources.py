@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Mapping
 from types import TracebackType
 
 from .. import files
@@ -15,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class GivenUp(Exception):
-    """The run is to end before it has begun."""
+    """The run has been ended before it began."""
 
     def __init__(self, reason: EndReason) -> None:
         super().__init__(reason.value)
@@ -31,6 +32,7 @@ class RunResources(contextlib.ExitStack[None]):
         self._ending = ending
         self._due = due
         self.loans: list[Loan] = []
+        self.functions: Mapping[str, tuple[str, ...]] = {}  # The caller's, by the server that they are tools of.
         self.failure: str | None = None  # What could not be cleaned up, in words.
 
     def __exit__(
@@ -64,7 +66,7 @@ class RunResources(contextlib.ExitStack[None]):
         return None if self._due is None else max(self._due - time.monotonic(), 0.001)
 
     def pause(self, seconds: float) -> None:
-        """Sleep for a moment while waiting for something. Raises GivenUp when the run is to end."""
+        """Sleep for a moment while waiting for something. Raises GivenUp when the run has been ended."""
         if self._due is not None and time.monotonic() >= self._due:
             raise GivenUp(EndReason.DEADLINE)
         if self._ending.reason is not None:

@@ -1,59 +1,90 @@
-"""A conversation with one agent: how it is started, the process that serves it now, how its words are read."""
+"""A conversation with one agent: how it is started, the process that serves it now, how its output is read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import logging
+from collections.abc import Callable
+from typing import ClassVar, ParamSpec, Protocol, TypeVar
 
 import attrs
 
 from .. import errors
 from ..process.ending import EndLatch, EndReason
 from ..process.environment import host_environment
-from ..process.launch import SpawnFailure
+from ..process.launch import Exit, SpawnFailure
 from ..redaction import Redactor, secrets_of_run
 from ..types import AgentErrorEvent, AgentExecuteParams, Allow, Deny, PermissionRequest
+from ..wire.json_lines import LineReader
 from .agent import Agent
-from .asking import ask
 from .dialect import Dialect
-from .outcome import Closing, Ended
-from .reader import Reader
+from .outcome import Closing, Ended, RunOutcome, TurnEnd
 from .setup import RunSetup
 from .startup import MAY_BE_AGE, missing_program, with_needed_version, with_place
 from .transport import Transport
 from .verdict import Verdict
 
+logger = logging.getLogger(__name__)
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Gate(Protocol):
+    """Limits how many turns run at once. `wake` may be called from any thread, the others by the consumer's."""
+
+    def enter(self, is_unwanted: Callable[[], bool], due: float | None, /) -> bool:
+        """Wait until a turn may begin; False if it is unwanted or due first."""
+
+    def leave(self) -> None:
+        """The turn is over, or did not begin. A second call does nothing."""
+
+    def wake(self) -> None:
+        """Have those who wait check whether their turn is still wanted."""
+
+
+@attrs.define(slots=False, eq=False)
 class Session:
     """One-shot: each turn has a process of its own, which gets the prompt at its start and exits when it has
     answered."""
 
-    is_live = False
+    is_live: ClassVar[bool] = False
 
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
-        self.params: AgentExecuteParams  # Of the turn.
-        # The warning that a run which had to be started twice began with (see `Agent.remedy`).
-        self.remedied: AgentErrorEvent | None = None
-        self.restarts = 0
-        self.redact: Redactor
-        self.dialect: Dialect
-        self.transport: Transport
-        self.reader: Reader
-        self._setup: RunSetup
+    agent: Agent
+    gate: Gate | None = attrs.field(init=False, default=None)  # Where the turns that run at once are limited.
+    params: AgentExecuteParams = attrs.field(init=False)  # Of the turn.
+    # The warning that a run which had to be started twice began with (see `Agent.remedy`).
+    remedied: AgentErrorEvent | None = attrs.field(init=False, default=None)
+    restarts: int = attrs.field(init=False, default=0)
+    meanwhile: list[AgentErrorEvent] = attrs.field(init=False, factory=list)  # Warnings from before the turn.
+    dialect: Dialect = attrs.field(init=False)
+    transport: Transport = attrs.field(init=False)
+    reader: LineReader = attrs.field(init=False)
+    _setup: RunSetup = attrs.field(init=False)
+    _redactor: Redactor | None = attrs.field(init=False, default=None)
 
     def prepare(self, params: AgentExecuteParams) -> None:
         """When the first event of a turn is asked for."""
         self.params = params
-        self.redact = Redactor(secrets_of_run(params, host_environment, self.agent.command))
+        self._redactor = None
+
+    def redact(self, text: str) -> str:
+        """The text without the secrets of the turn. They are collected for the first text: most turns have none."""
+        if text and self._redactor is None:
+            self._redactor = Redactor(secrets_of_run(self.params, host_environment, self.agent.command))
+        return self._redactor(text) if text and self._redactor is not None else text
 
     def open(self, due: float | None) -> Transport:
         """A way to the agent, not yet started. `due` is when the turn has to be over."""
         self.dialect = self.agent.new_dialect(self.params)
-        self._setup = RunSetup(self.agent, self.params, self.dialect, self.remedied, due)
+        signal = self.params.abort_signal
+        self._setup = RunSetup(self.agent, self.params, self.dialect, self.remedied, due, signal)
         self.transport = self.agent.connect(self._setup)
-        self.reader = Reader(self.transport, self.dialect, self.agent.max_line_bytes)
+        self.reader = LineReader(self.dialect.parse, self.agent.max_line_bytes)
         return self.transport
+
+    def so_far(self) -> RunOutcome:
+        """What the agent has said about the turn up to now."""
+        return self.dialect.outcome
 
     @property
     def ending(self) -> EndLatch:
@@ -64,23 +95,22 @@ class Session:
         """Have the agent begin with the turn."""
         self.transport.start()
 
-    def listener(self) -> Callable[[], Iterator[Any] | None]:
-        """Gives what the agent has said next; None when the turn is over. Blocks."""
-        return self.reader.next_items
+    def listener(self) -> Callable[[], bytes | None]:
+        """Gives the agent's next words: b"" when the turn is over, None when the process is gone too. Blocks."""
+        return self.transport.receive
 
-    def last_word(self, said: bool) -> None:
-        """The agent has said its last word on the turn (or has not, after all)."""
-        self.transport.expect_exit(said, max(self.agent.linger, self.dialect.outcome.may_stay))
-
-    def said_meanwhile(self) -> list[AgentErrorEvent]:
-        """Warnings from before the turn."""
-        return []
+    def last_word(self, said: bool) -> bool:
+        """The agent has said its last word on the turn (or has not, after all). Returns whether it came before the
+        process was told to end."""
+        transport = self.transport
+        transport.expect_exit(said, max(self.agent.linger, self.dialect.outcome.may_stay))
+        return transport.heard_in_time
 
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> None:
         """Pass on what the caller says to a request."""
 
     def remembers(self, request: PermissionRequest) -> bool:
-        """Whether the caller has said yes to this for good; then the agent has its answer."""
+        """Whether the caller has approved this for the rest of the session; if so, the agent has been answered."""
         return False
 
     # --- for anyone -------------------------------------------------------------------------------------------
@@ -93,95 +123,102 @@ class Session:
         """Until nothing is left of a turn that was told to end."""
         self.transport.close()
 
-    def steer(self, text: str) -> None:
-        """Further words for the running turn. Raises UnsupportedOperationError."""
+    def steer(self, text: str, interrupt: bool) -> None:
+        """Further words for the running turn, which may be interrupted for them. Raises UnsupportedOperationError."""
         raise errors.UnsupportedOperationError(
             f"a one-shot run of {self.agent.program} takes no further words; open_session() gives one that does"
         )
 
     # --- its end ----------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
+    def close(self) -> Exit:
         """Wait until the process is gone, with all that was made for it."""
         try:
-            self.transport.close()
+            return self.transport.close()
         except BaseException:
-            self.transport.request_close()  # Interrupted, perhaps before it was asked; the rest it does by itself.
+            self.transport.request_close()  # Interrupted, perhaps before it was asked; the supervisor does the rest.
             raise
         finally:
-            self._setup.heard_all()
+            if self._setup.recorder is not None:
+                self._setup.recorder.heard()
 
-    def closing(self) -> Closing:
+    def finish(self) -> TurnEnd:
+        """Close the turn, and look at its end."""
+        exit = self.close()
+        stderr, preamble = self.redact(exit.diagnostics), self.reader.preamble
+        said = stderr if not preamble else self.redact("\n".join(filter(None, (exit.diagnostics, preamble))))
+        closing = self.closing(exit, stderr, said)
+        warnings = closing.warnings if exit.reason is EndReason.EXITED else ()
+        resources = self._setup.resources
+        if resources is not None and resources.failure is not None:
+            warnings = (AgentErrorEvent(resources.failure, errors.CLI_WARNING), *warnings)
+        shown = self._presentable(stderr) if stderr else ""
+        return TurnEnd(
+            reason=exit.reason,
+            outcome=closing.applied_to(self.dialect.outcome),
+            exit_code=exit.code,
+            failure=None if exit.failure is None else self._with_place(exit.failure),
+            cause=closing.cause,
+            warnings=warnings,
+            said=said,
+            shown=shown if said == stderr else self._presentable(said),
+            stderr=shown,
+            at_start=exit.failure is None and not self.reader.has_events,
+        )
+
+    def closing(self, exit: Exit, stderr: str, said: str) -> Closing:
         """What the end of the process means."""
-        transport = self.transport
-        if transport.failure is not None:
+        if exit.failure is not None:
             return Closing()
-        stderr, said = self.redact(transport.diagnostics), self.said()
         agent = self.agent
-        ended = Ended(exit_code=transport.exit_code, stderr=stderr, said=said, cli_version=agent.cli_version)
+        ended = Ended(exit_code=exit.code, stderr=stderr, said=said, cli_version=agent.cli_version)
         closing = ask(self.dialect.at_exit, ended)
         if not isinstance(closing, Closing):
             closing = Closing()
-        if not self.reader.preamble.is_over:
-            missing = missing_program(agent.program, transport.exit_code, said)
+        if not self.reader.has_events:
+            missing = missing_program(agent.program, exit.code, said)
             closing = closing if missing is None else attrs.evolve(closing, cause=missing)
         return closing
 
-    def warnings(self, closing: Closing) -> Iterator[AgentErrorEvent]:
-        """What the caller should know of the end, though it does not fail the run."""
-        if self._setup.failure is not None:
-            yield AgentErrorEvent(self._setup.failure, errors.CLI_WARNING)
-        if not self.transport.ending.backlog_unwanted:
-            yield from closing.warnings
-
-    def said(self) -> str:
-        """All that the CLI said to people: on stderr, and on the other stream where no event followed."""
-        return self.redact("\n".join(filter(None, (self.transport.diagnostics, self.reader.preamble.text()))))
-
-    def presentable(self, stderr: str) -> str:
-        """What of it people are shown."""
-        shown = ask(self.dialect.presentable, stderr) if stderr else ""
+    def _presentable(self, stderr: str) -> str:
+        """The part of it that people are shown."""
+        shown = ask(self.dialect.presentable, stderr)
         return shown if isinstance(shown, str) else ""
 
-    def duration(self, measured: float) -> float:
-        """Seconds that a turn took, given those that went by here."""
-        return measured
-
-    @property
-    def end_reason(self) -> EndReason:
-        """What ended the turn."""
-        return self.transport.ending.reason or EndReason.EXITED
+    def _with_place(self, failure: SpawnFailure) -> SpawnFailure:
+        """Why there is no process, plus where the command really is, or how to install it."""
+        return with_place(failure, ask(self.agent.other_places) or [], self.agent.install_hint)
 
     @property
     def was_not_heard(self) -> bool:
         """Whether the process was gone before it had begun with the prompt, so that another one can be asked."""
         return False
 
-    def remedy(self) -> AgentErrorEvent | None:
-        """The wish to start once more, with the warning to give, if that may cure a start that failed."""
-        transport, agent = self.transport, self.agent
-        failed = transport.failure is None and transport.ending.reason is EndReason.EXITED and transport.exit_code != 0
-        if not failed or self.restarts >= agent.most_restarts or self.dialect.outcome.terminal is not None:
+    def remedy(self, end: TurnEnd) -> AgentErrorEvent | None:
+        """The warning to give before starting once more, if that may cure a failed start; else None."""
+        failed = end.failure is None and end.reason is EndReason.EXITED and end.exit_code != 0
+        if not failed or self.restarts >= self.agent.most_restarts or self.dialect.outcome.terminal is not None:
             return None
-        warning = ask(agent.remedy, transport.exit_code, self.said())
+        warning = ask(self.agent.remedy, end.exit_code, end.said)
         if warning is not None:
             self.restarts += 1
         return warning
 
-    def explained(self, verdict: Verdict) -> Verdict:
-        """The verdict, with what an old CLI may have to do with a failure at its start."""
-        transport, agent = self.transport, self.agent
-        at_start = transport.failure is None and not self.reader.preamble.is_over
-        if not at_start or transport.ending.reason is not EndReason.EXITED or verdict.error is None:
+    def explained(self, verdict: Verdict, end: TurnEnd) -> Verdict:
+        """The verdict; a failure at the start mentions the CLI's version if that is too old."""
+        cli, error = self.agent.cli_facts, verdict.error
+        if error is None or cli is None or not end.at_start or end.reason is not EndReason.EXITED:
             return verdict
-        if agent.cli_facts is None or verdict.error_subtype not in MAY_BE_AGE:
+        if verdict.error_subtype not in MAY_BE_AGE:
             return verdict
-        version = ask(agent.cli_version)
-        return attrs.evolve(verdict, error=with_needed_version(verdict.error, agent.cli_facts, version, self.params))
+        return attrs.evolve(verdict, error=with_needed_version(error, cli, ask(self.agent.cli_version), self.params))
 
-    def spawn_failure(self) -> SpawnFailure | None:
-        """Why there is no process, with where the command is after all, or how to install it."""
-        failure = self.transport.failure
-        if failure is None:
-            return None
-        return with_place(failure, ask(self.agent.other_places) or [], self.agent.install_hint)
+
+def ask(hook: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """What a hook says of a run that has ended; None if it raises, because `done` must come whatever happens."""
+    try:
+        return hook(*args, **kwargs)
+    except Exception as error:
+        # Not the exception itself: its message may quote a value of the environment.
+        logger.error("%s raised %s", hook.__qualname__, type(error).__name__)
+        return None

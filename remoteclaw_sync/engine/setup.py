@@ -18,9 +18,11 @@ from .. import errors, files
 from ..process.ending import EndLatch
 from ..process.launch import Launch, SpawnError
 from ..recording.recorder import Recorder
+from ..recording.session_recorder import ProcessRecorder
 from ..types import AgentErrorEvent, AgentExecuteParams
 from .agent import Agent
 from .dialect import Dialect
+from .one_writer import Hold, hold
 from .python_tools import with_gateway
 from .resources import GivenUp, RunResources
 
@@ -30,42 +32,30 @@ logger = logging.getLogger(__name__)
 _left_to_the_original: list[RunResources] = []
 
 
+@attrs.define(eq=False)
 class RunSetup:
     """The setup (see process.launch.Setup) of one start of an agent.
 
     The agent's hooks run in another thread than the consumer's, but in the context (contextvars) of that one.
     """
 
-    def __init__(
-        self,
-        agent: Agent,
-        params: AgentExecuteParams,
-        dialect: Dialect,
-        remedied: AgentErrorEvent | None,
-        due: float | None,
-    ) -> None:
-        self._agent = agent
-        self._params = params
-        self._dialect = dialect
-        self._remedied = remedied
-        self._due = due
-        self._recorder: Recorder | None = None
-        self._context = contextvars.copy_context()
-        self._resources: RunResources | None = None
-
-    @property
-    def abort_signal(self) -> threading.Event | None:
-        return self._params.abort_signal
-
-    @property
-    def failure(self) -> str | None:
-        """What could not be cleaned up, in words."""
-        return None if self._resources is None else self._resources.failure
+    _agent: Agent
+    _params: AgentExecuteParams
+    _dialect: Dialect
+    _remedied: AgentErrorEvent | None
+    _due: float | None
+    abort_signal: threading.Event | None = None
+    resources: RunResources | None = attrs.field(init=False, default=None)
+    recorder: Recorder | ProcessRecorder | None = attrs.field(init=False, default=None)
+    _context: contextvars.Context = attrs.field(init=False, factory=contextvars.copy_context)
+    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _holds: dict[str, Hold | None] = attrs.field(init=False, factory=dict)  # By session.
+    _is_over: bool = attrs.field(init=False, default=False)
 
     def prepare(self, ending: EndLatch) -> Launch | None:
-        self._resources = RunResources(ending, self._due)
+        self.resources = RunResources(ending, self._due)
         try:
-            return self._context.run(self._prepare, self._resources)
+            return self._context.run(self._prepare, self.resources)
         except GivenUp as given_up:
             ending.claim(given_up.reason)
             return None
@@ -79,6 +69,8 @@ class RunSetup:
 
     def _prepare(self, resources: RunResources) -> Launch:
         files.temporary_folder()  # Each run tidies up there, also one that puts nothing into it.
+        if self._params.session_id is not None:
+            self.hold(self._params.session_id)
         params = with_gateway(self._params, resources)
         launch = self._agent.prepare(params, resources, self._dialect)
         facts = dict(self._agent.facts())
@@ -92,27 +84,41 @@ class RunSetup:
             resources,
         )
 
-    def _recorded(self, recorder: Recorder, launch: Launch, facts: dict[str, Any], resources: RunResources) -> Launch:
+    def _recorded(
+        self, recorder: Recorder | ProcessRecorder, launch: Launch, facts: dict[str, Any], resources: RunResources
+    ) -> Launch:
         resources.callback(recorder.close)
-        self._recorder = recorder
+        self.recorder = recorder
         self._dialect.learn = recorder.learned
         if self._remedied is not None:
             facts["remedied"] = self._remedied.to_dict()
         if facts:
             recorder.learned(facts)
-        return attrs.evolve(launch, observer=recorder)
+        return recorder.watching(launch)
+
+    def hold(self, session_id: str) -> None:
+        """Keep others from writing to this session until the CLI is gone. Raises RunSetupError if somebody does."""
+        store = self._agent.session_store(self._params)
+        with self._lock:
+            if store is not None and session_id not in self._holds and not self._is_over:
+                self._holds[session_id] = hold(store, session_id)
 
     def heard_all(self) -> None:
         """The consumer is done with what this start of the agent said."""
-        if self._recorder is not None:
-            self._recorder.heard()
+        if self.recorder is not None:
+            self.recorder.heard()
 
     def clean_up(self) -> None:
-        if self._resources is not None:
-            self._context.run(self._resources.close)
+        if self.resources is not None:
+            self._context.run(self.resources.close)
+        with self._lock:
+            self._is_over = True
+            holds = [held for held in self._holds.values() if held is not None]
+        for held in holds:
+            held.release()
 
     def forget_after_fork(self) -> None:
-        if self._resources is not None:
-            for loan in self._resources.loans:
+        if self.resources is not None:
+            for loan in self.resources.loans:
                 loan.forget_after_fork()
-            _left_to_the_original.append(self._resources)
+            _left_to_the_original.append(self.resources)

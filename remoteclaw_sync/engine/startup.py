@@ -19,7 +19,7 @@ NO_SUCH_PROGRAM = 127  # What shells and `env` exit with.
 MISSING_PROGRAM = re.compile(
     r"(?:^|[ :‘'\"])(?P<name>[^\s:‘’'\"]+)[’'\"]?: (?:No such file or directory|(?:command )?not found)", re.MULTILINE
 )
-# Kinds of failure that an old CLI may be the cause of. It is not of a refused login or an unknown session.
+# Kinds of failure that an old CLI may be the cause of. A refused login or an unknown session is not one.
 MAY_BE_AGE = frozenset({"config", "crash", "incomplete", "unknown"})
 
 

@@ -6,16 +6,18 @@ session's dialect, and leaves as events. Only `request_end`, `close` and `steer`
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import weakref
 from collections.abc import Callable, Generator
+from contextlib import closing
+from datetime import datetime
 from typing import Any
 
 import attrs
 
-from ..errors import UnsupportedOperationError
+from .. import errors
+from ..process.abort_listener import AbortListener
 from ..process.ending import EndReason
 from ..types import (
     AgentDoneEvent,
@@ -28,25 +30,28 @@ from ..types import (
     AgentThinkingEvent,
     AgentToolResultEvent,
     AgentToolUseEvent,
+    Approve,
     Deny,
     ErrorSubtype,
     PermissionDenial,
     PermissionRequest,
 )
+from .answers import read_answer
 from .approval import decide
-from .dialect import NOTHING, each_of, hook_failure
-from .outcome import Closing, RunOutcome
-from .session import Session
+from .classify import RETRYABLE
+from .dialect import hook_failure
+from .meter import NO_LIMITS, Meter, limits_of
+from .outcome import RunOutcome, TurnEnd
+from .retry_after import seconds_in
+from .session import Gate, Session
 from .transport import Transport
-from .verdict import Evidence, judge
-
-logger = logging.getLogger(__name__)
+from .verdict import Evidence, exceeded, judge
 
 NO_WORDS = "an error was reported without a message"
 
 
 class Turn:
-    """What its consumer has been told so far, and what others want of it.
+    """What its consumer has been given so far, and what others want of it.
 
     Holds no reference to the generator of its events, so that dropping that one ends the turn.
     """
@@ -65,10 +70,32 @@ class Turn:
         self._errors: list[AgentErrorEvent] = []
         self._tools_open: set[str] = set()
         self._tools_used = False
+        self._words_begin = 0  # Where in the text parts the words after the last tool call begin.
         self._exit_expected = False
         self._finished_in_time = False  # The last word came before the process was told to end.
+        self._is_limited = limits_of(params) != NO_LIMITS
+        # Most turns need none.
+        self._meter = Meter(session.agent, params) if self._is_limited or session.agent.prices else None
+        self._over: str | None = None  # The limit that it has exceeded, in words.
 
     # --- for anyone -------------------------------------------------------------------------------------------
+
+    @property
+    def params(self) -> AgentExecuteParams:
+        return self._params
+
+    @property
+    def what_is_left(self) -> dict[str, Any]:
+        """Of its deadline and its limits, for a turn that goes on where this one has ended."""
+        assert self.result is not None
+        deadline = self._params.deadline
+        limits = {} if self._meter is None else self._meter.left(self._session.so_far())
+        return {"deadline": None if deadline is None else deadline - self.result.duration_ms / 1000, **limits}
+
+    @property
+    def errors(self) -> list[AgentErrorEvent]:
+        """The errors its consumer has been given so far."""
+        return self._errors
 
     @property
     def pid(self) -> int | None:
@@ -83,6 +110,19 @@ class Turn:
         # A generator that was closed before its first event has had no chance to say so.
         return events is None or getattr(events, "gi_frame", None) is None
 
+    @property
+    def approve(self) -> Approve | None:
+        """Who decides on tool calls."""
+        return self._params.approve
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether somebody, or a clock, has asked for its end."""
+        transport = self._transport
+        if self._wanted_end is not None or transport is None:
+            return self._wanted_end is not None
+        return self._session.ending.reason is not None or transport.ending.reason is not None
+
     def request_end(self, reason: EndReason) -> None:
         """Have the turn ended, from any thread. Does not block."""
         with self._lock:
@@ -90,6 +130,8 @@ class Turn:
                 self._wanted_end = reason
             if self._transport is not None and not self._left:
                 self._session.request_end(reason)
+            elif self._session.gate is not None:
+                self._session.gate.wake()
 
     def close(self) -> None:
         """End the turn and wait until nothing of it is left."""
@@ -97,19 +139,20 @@ class Turn:
         if self._transport is not None and not self._left:
             self._session.wait_for_end()
 
-    def steer(self, text: str) -> None:
+    def steer(self, text: str, interrupt: bool) -> None:
         """Further words for the agent, from any thread. Does not block."""
         with self._lock:
             if self._session.is_live and (self._transport is None or self._left):
-                raise UnsupportedOperationError("there is no running turn that could take further words")
-            self._session.steer(text)
+                raise errors.UnsupportedOperationError("there is no running turn that could take further words")
+            self._session.steer(text, interrupt)
 
-    def _attach(self, transport: Transport) -> None:
-        """From now on requests go to this transport; one that came before is passed on."""
-        with self._lock:
-            self._transport = transport
-            if self._wanted_end is not None:
-                self._session.request_end(self._wanted_end)
+    def to_end(self) -> AgentRunResult:
+        """Have all its events, and return the summary. Blocks until then."""
+        with closing(self.events()) as events:
+            for _ in events:
+                pass
+        assert self.result is not None
+        return self.result
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
@@ -121,95 +164,128 @@ class Turn:
 
     def _loop(self) -> Generator[AgentEvent, None, None]:
         try:
-            closing = yield from self._talk()
+            end = yield from self._talk()
         finally:
-            self._left = True
-        if self._wanted_end is not EndReason.CLOSED or self._transport is not None:
-            yield from self._end(closing)
-
-    def _talk(self) -> Generator[AgentEvent, None, Closing]:
-        session, signal = self._session, self._params.abort_signal
-        self._started_at = time.monotonic()
-        session.prepare(self._params)
-        if signal is not None and signal.is_set():
-            self.request_end(EndReason.ABORTED)
-        if self._wanted_end is EndReason.CLOSED:
-            return Closing()
-        if session.remedied is not None:  # In the recorded run that is played here.
-            yield self._error(session.remedied)
-        closing = Closing()
-        start = self._wanted_end is None
-        while start:
-            transport = session.open(self._due())
             try:
-                self._attach(transport)
-                ending, next_items = session.ending, session.listener()
-                dialect, framer = session.dialect, session.reader.framer
-                read = dialect.read
+                if self._session.gate is not None:
+                    self._session.gate.leave()  # First: the session's next turn must not be taken for this one.
+                if self._meter is not None and self._transport is not None:
+                    self._meter.book(self._session.so_far())
+            finally:
+                self._left = True
+        if self._wanted_end is not EndReason.CLOSED or self._transport is not None:
+            yield from self._end(end)
+
+    def _talk(self) -> Generator[AgentEvent, None, TurnEnd]:
+        session, params = self._session, self._params
+        self._started_at = time.monotonic()
+        due = None if params.deadline is None else self._started_at + params.deadline
+        session.prepare(params)
+        if params.abort_signal is not None and params.abort_signal.is_set():
+            self.request_end(EndReason.ABORTED)
+        self._over = None if self._meter is None or self._wanted_end is not None else self._meter.begin()
+        if self._over is not None:
+            return TurnEnd(reason=EndReason.LIMIT)
+        if session.remedied is not None and self._wanted_end is not EndReason.CLOSED:
+            yield self._error(session.remedied)  # In the recorded run that is played here.
+        if session.gate is not None and self._wanted_end is None:
+            self._enter(session.gate, due)
+        if self._wanted_end is not None:
+            return TurnEnd(reason=self._wanted_end)
+        while True:
+            transport = session.open(due)
+            try:
+                with self._lock:  # From here on requests go to this transport; one that came before is passed on.
+                    self._transport = transport
+                    if self._wanted_end is not None:
+                        session.request_end(self._wanted_end)
+                ending, receive = session.ending, session.listener()
+                dialect, reader = session.dialect, session.reader
+                feed, read = reader.feed, dialect.read
                 append_text, note = self._text_parts.append, self._note
-                session.start()  # After all else: from here on two threads want the interpreter.
-                for warning in session.said_meanwhile():
-                    yield self._error(warning)
-                while (items := next_items()) is not None:
+                limited = self._is_limited
+                session.start()  # Last: from here on two threads compete for the interpreter.
+                while session.meanwhile:
+                    yield self._error(session.meanwhile.pop(0))
+                while not ending.backlog_unwanted:
+                    chunk = receive()
+                    items = feed(chunk)  # Even if unwanted: a session looks in them for the end of the turn.
+                    if ending.backlog_unwanted:
+                        break
                     for item in items:
                         found = read(item)
                         if type(found) is AgentTextEvent and type(found.text) is str:  # By far the most.
                             append_text(found.text)
                             yield found
-                        elif found is not NOTHING:
-                            for event in each_of(found):
+                        elif found is not None:
+                            for event in found if isinstance(found, list) else (found,):
                                 if (noted := note(event)) is not None:
                                     yield noted
                                     if type(noted) is AgentPermissionEvent and not ending.backlog_unwanted:
                                         self._decide(noted.request)
                                 if ending.backlog_unwanted:
                                     break
+                        if limited:
+                            self._hold_to_limits()
                         if ending.backlog_unwanted:
                             break
-                    if dialect.outcome.terminal is None and not self._exit_expected and not framer.lines_skipped:
-                        continue
-                    if (skipped := self._after_chunk()) is not None:
-                        yield skipped
-                session.close()
-                closing = session.closing()
-                for warning in session.warnings(closing):
+                    if ending.backlog_unwanted:
+                        break
+                    finished = dialect.outcome.terminal is not None
+                    if finished != self._exit_expected or (finished and chunk):
+                        in_time = session.last_word(finished)
+                        if not self._exit_expected:
+                            self._finished_in_time = in_time
+                        self._exit_expected = finished
+                    if reader.lines_skipped > reader.lines_reported:
+                        reader.lines_reported = reader.lines_skipped
+                        yield self._error(self._long_line())
+                    if not chunk:
+                        break
+                end = session.finish()
+                for warning in end.warnings:
                     yield self._error(warning)
-            finally:
+            except BaseException:
                 session.close()
-            start = False
-            if not self._answered:
-                if session.was_not_heard:
-                    start = True
-                elif (remedy := session.remedy()) is not None:
-                    session.remedied = self._error(remedy)
-                    yield session.remedied
-                    start = True
-        return closing
+                raise
+            if self._answered:
+                return end
+            if not session.was_not_heard:
+                session.remedied = session.remedy(end)
+                if session.remedied is None:
+                    return end
+                session.remedied = self._error(session.remedied)
+                yield session.remedied
 
-    def _due(self) -> float | None:
-        deadline = self._params.deadline
-        return None if deadline is None else self._started_at + deadline
+    def _enter(self, gate: Gate, due: float | None) -> None:
+        """Wait for a place among the turns that may run at once."""
+        signal = self._params.abort_signal
+        listener = None if signal is None else AbortListener(signal, lambda: self.request_end(EndReason.ABORTED))
+        try:
+            if listener is not None:
+                listener.attach()
+            if not gate.enter(lambda: self._wanted_end is not None, due) and self._wanted_end is None:
+                self._wanted_end = EndReason.DEADLINE
+        finally:
+            if listener is not None:
+                listener.detach()
+
+    def _hold_to_limits(self) -> None:
+        """End the turn if it has used more than it may. One that has ended already gets its verdict at the end."""
+        outcome = self._session.so_far()
+        if self._meter is not None and self._over is None and outcome.terminal is None:
+            self._over = self._meter.over(outcome, bool(self._tools_open))
+            if self._over is not None:
+                self.request_end(EndReason.LIMIT)
 
     @property
     def _answered(self) -> bool:
         """Whether the agent said or did anything."""
         return self._tools_used or any(self._text_parts)
 
-    def _after_chunk(self) -> AgentErrorEvent | None:
-        """Look whether that was the agent's last word, and whether lines were too long."""
-        session, transport = self._session, self._transport
-        assert transport is not None
-        if session.ending.backlog_unwanted:
-            return None
-        outcome = session.dialect.outcome
-        finished = outcome.terminal is not None
-        if finished and not self._exit_expected:
-            self._finished_in_time = transport.heard_in_time
-        if finished or self._exit_expected:
-            self._exit_expected = finished
-            session.last_word(finished)
-        skipped = session.reader.skipped()
-        return None if skipped is None else self._error(skipped)
+    def _long_line(self) -> AgentErrorEvent:
+        message = f"skipped a line of over {self._session.agent.max_line_bytes} bytes (max_line_bytes)"
+        return AgentErrorEvent(message, errors.LINE_TOO_LONG)
 
     # --- what is kept of an event -----------------------------------------------------------------------------
 
@@ -228,6 +304,9 @@ class Turn:
 
     def _note_tool_use(self, event: AgentToolUseEvent) -> AgentEvent:
         self._tools_used = True
+        if self._meter is not None:
+            self._meter.tool_calls += 1
+        self._words_begin = len(self._text_parts)
         self._tools_open.add(event.tool_id)
         self._session.transport.tools_outstanding = True
         return event
@@ -246,10 +325,10 @@ class Turn:
         return event
 
     def _decide(self, request: PermissionRequest) -> None:
-        """Ask the caller, and tell the agent; a no is a denial in the result."""
+        """Ask the caller, and pass on the answer; a refusal is a denial in the result."""
         session = self._session
         if not session.is_live:
-            return  # Told by a hook of a CLI that gets no answer.
+            return  # Reported by a hook, for a CLI that takes no answer.
         decision = decide(self._params.approve, request)
         if session.ending.backlog_unwanted:
             return  # Aborted meanwhile: the CLI does not wait any more.
@@ -286,71 +365,75 @@ class Turn:
         code = None if event.code is None else redact(str(event.code))
         if message != event.message or code != event.code:
             event = attrs.evolve(event, message=message, code=code)
+        if event.retry_after is None and code not in errors.SURVIVABLE:
+            later = seconds_in(message, datetime.now().astimezone())
+            event = event if later is None else attrs.evolve(event, retry_after=later)
         self._errors.append(event)
         return event
 
     # --- the end ----------------------------------------------------------------------------------------------
 
-    def _end(self, closing: Closing) -> Generator[AgentEvent, None, None]:
-        """The verdict: an error if there is one to tell, then `done`."""
-        session, transport = self._session, self._transport
-        agent = session.agent
-        reason = self._reason
-        if transport is not None:
-            logger.debug("child %s: %s, exit code %s", transport.pid, reason, transport.exit_code)
-        outcome = closing.applied_to(session.dialect.outcome) if transport else RunOutcome()
-        if reason is EndReason.CLOSED:
-            self.result = self._result(outcome, "aborted")
+    def _end(self, end: TurnEnd) -> Generator[AgentEvent, None, None]:
+        """The verdict: an error if there is one to report, then `done`."""
+        session = self._session
+        if end.reason is EndReason.CLOSED:
+            self.result = self._result(end, "aborted")
             return
-        verdict = judge(
-            Evidence(
-                program=agent.program,
-                exit_codes=agent.cli_facts.exit_codes if agent.cli_facts else {},
-                end_reason=reason,
-                spawn_failure=session.spawn_failure() if transport else None,
-                exit_code=transport.exit_code if transport else None,
-                diagnostics=session.presentable(session.said()) if transport else "",
-                outcome=outcome,
-                finished_in_time=self._finished_in_time,
-                answered=self._answered,
-                expects_terminal=agent.expects_terminal_event,
-                errors_seen=tuple(self._errors),
-                timeout=agent.timeout,
-                deadline=self._params.deadline,
-                explained_exit=closing.cause,
-            )
+        evidence = Evidence(
+            agent=session.agent,
+            end=end,
+            finished_in_time=self._finished_in_time,
+            answered=self._answered,
+            errors_seen=tuple(self._errors),
+            deadline=self._params.deadline,
+            is_live=self._session.is_live,
+            over=self._over,
         )
-        if transport is not None:
-            verdict = session.explained(verdict)
+        verdict = judge(evidence)
+        if self._meter is not None:
+            self._meter.book(end.outcome)
+            over = self._over or self._meter.over(end.outcome, False)
+            verdict = verdict if over is None or verdict.error_subtype is not None else exceeded(over)
+        if verdict.error is not None:
+            verdict = session.explained(verdict, end)
+        output = None
+        if self._params.output_type is not None and verdict.error_subtype is None:
+            words, last_words = "".join(self._text_parts), "".join(self._text_parts[self._words_begin :])
+            output, verdict = read_answer(self._params.output_type, end.outcome, last_words, words)
         # Built before the error is yielded: by then files are restored and the process is reaped, whatever comes next.
-        self.result = self._result(outcome, verdict.error_subtype)
+        self.result = self._result(end, verdict.error_subtype, output)
         if verdict.error is not None:
             yield self._error(verdict.error)
         yield AgentDoneEvent(self.result)
 
-    @property
-    def _reason(self) -> EndReason:
-        if self._transport is not None:
-            return self._session.end_reason
-        return self._wanted_end or EndReason.EXITED
-
-    def _result(self, outcome: RunOutcome, error_subtype: ErrorSubtype | None) -> AgentRunResult:
-        session, transport = self._session, self._transport
+    def _result(self, end: TurnEnd, error_subtype: ErrorSubtype | None, output: Any = None) -> AgentRunResult:
+        outcome = end.outcome
+        retry_after = self._retry_after(outcome, error_subtype)
         return AgentRunResult(
             text="".join(self._text_parts),
             session_id=outcome.session_id,
-            duration_ms=round(session.duration(time.monotonic() - self._started_at) * 1000, 3),
+            duration_ms=round((time.monotonic() - self._started_at if end.seconds is None else end.seconds) * 1000, 3),
             usage=outcome.usage,
-            aborted=self._reason in (EndReason.ABORTED, EndReason.CLOSED),
-            total_cost_usd=outcome.total_cost_usd,
+            aborted=end.reason in (EndReason.ABORTED, EndReason.CLOSED),
+            total_cost_usd=outcome.total_cost_usd if self._meter is None else self._meter.cost(outcome),
             api_duration_ms=outcome.api_duration_ms,
             num_turns=outcome.num_turns,
             stop_reason=outcome.stop_reason,
             error_subtype=error_subtype,
             permission_denials=tuple(outcome.permission_denials),
-            exit_code=transport.exit_code if transport else None,
-            stderr=session.presentable(session.redact(transport.diagnostics)) if transport else "",
+            exit_code=end.exit_code,
+            stderr=end.stderr,
+            output=output,
+            retry_after=retry_after,
         )
+
+    def _retry_after(self, outcome: RunOutcome, error_subtype: ErrorSubtype | None) -> float | None:
+        if error_subtype not in RETRYABLE:
+            return None
+        if outcome.resets_at is not None:
+            return round(max(outcome.resets_at - time.time(), 0.0), 3)
+        told = [error.retry_after for error in self._errors if error.retry_after is not None]
+        return told[-1] if told else None
 
 
 class ByClass(dict[type, Callable[[Turn, Any], AgentEvent | None]]):

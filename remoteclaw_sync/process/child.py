@@ -26,7 +26,9 @@ from .clocks import FOREVER, Clock, PhaseClocks, TimerFactory, Watchdog
 from .ending import EndLatch, EndReason
 from .greenlets import may_wait
 from .launch import (
+    FAREWELL_PATIENCE,
     MAX_UNSENT_BYTES,
+    Exchange,
     Exit,
     Launch,
     Limits,
@@ -52,7 +54,6 @@ logger = logging.getLogger(__name__)
 TERM_GRACE = 1.5  # From SIGTERM to SIGKILL: the CLIs take 0.03-0.6 s to act on it.
 KILL_PATIENCE = 5.0  # From SIGKILL to giving up on a process that the kernel cannot end (hung disk).
 CLOSE_PATIENCE = TERM_GRACE + KILL_PATIENCE + 3.0  # The longest that close() waits for the supervisor.
-FAREWELL_PATIENCE = 2.0  # From asking a child to exit to ending it by force.
 LINGER_LIMIT = 5  # At most this many linger times for a CLI that keeps talking after its final message.
 # If a signal (Ctrl-C) comes just before the main thread waits for a lock, CPython handles it only after the wait.
 SIGNAL_PATIENCE = 0.1
@@ -76,7 +77,11 @@ class ChildProcess:
         backend: what spawns it, moves its bytes and ends it.
         clock: a monotonic clock in seconds.
         timer_factory: makes the watchdog's timers. None: only the backend waits, so tests can control time.
+        exchange: takes what the child prints, so that `receive` gets nothing of it.
     """
+
+    has_served = False  # Others, before this consumer.
+    lines_skipped = 0  # Before they came here.
 
     def __init__(
         self,
@@ -84,7 +89,9 @@ class ChildProcess:
         backend: NewBackend = PlatformBackend,
         clock: Clock = time.monotonic,
         timer_factory: TimerFactory | None = threading.Timer,
+        exchange: Exchange | None = None,
     ) -> None:
+        self._exchange = exchange
         self._setup: Setup = Ready(setup) if isinstance(setup, Launch) else setup
         self._new_backend = backend
         self._backend: Backend = Unborn()
@@ -108,6 +115,7 @@ class ChildProcess:
         self._input_ended = False
         self._max_unsent = MAX_UNSENT_BYTES
         self._farewell: bytes | None = None
+        self._farewell_patience = FAREWELL_PATIENCE
         self._tail = Tail()
         self.ending = EndLatch()
         self._owner = os.getpid()
@@ -120,8 +128,8 @@ class ChildProcess:
         self._watchdog_from = FOREVER
         self._exit_expected_at: float | None = None
         self._last_word_at: float | None = None
-        self._life_in_events = LifeSigns(0)  # With the bounds of the launch from `prepare` on.
-        self._life_in_diagnostics = LifeSigns(0)  # No long lines come here, but progress bars do.
+        self._life_in_events: LifeSigns  # From `prepare` on.
+        self._life_in_diagnostics: LifeSigns
         self._must_look = True  # Somebody has changed what the supervisor has to do.
         self._next_look_at = FOREVER  # When it looks around without being woken.
         self._guard_at = FOREVER
@@ -219,7 +227,7 @@ class ChildProcess:
     @property
     def diagnostics(self) -> str:
         """The tail of the other stream."""
-        return self._tail.text()
+        return self._tail.text() if self._tail.size else ""
 
     @property
     def phase(self) -> Phase:
@@ -282,13 +290,22 @@ class ChildProcess:
                 self.send(self._farewell or b"", last=True)
             except UnreadInputError:
                 self.request_close()
-            self.begin_phase(Phase.ENDING, Limits(wall_clock=FAREWELL_PATIENCE))
+            self.begin_phase(Phase.ENDING, Limits(wall_clock=self._farewell_patience))
 
     def request_end(self, reason: EndReason) -> None:
         """Ask for the child's tree to be ended for this reason, unless there already is one. Does not block."""
         if self._is_ours():
             self._claim_end(reason)
             self._wake()
+
+    @property
+    def is_in_its_thread(self) -> bool:
+        """Whether it is the supervisor who asks."""
+        return threading.current_thread() is self._thread
+
+    def wake(self) -> None:
+        """Have the exchange look around. Does not block."""
+        self._wake()
 
     def _claim_end(self, reason: EndReason) -> None:
         if self.ending.reason is None:
@@ -315,9 +332,10 @@ class ChildProcess:
         exit. A second call does nothing."""
         thread = self._thread
         if self._is_ours() and thread is not None:
-            if self.phase is Phase.ENDING and threading.current_thread() is not thread and may_wait():
-                self._finished.wait(FAREWELL_PATIENCE)
-            self.request_close()
+            if self.ending.reason is None or not self._finished.is_set():
+                if self.phase is Phase.ENDING and threading.current_thread() is not thread and may_wait():
+                    self._finished.wait(self._farewell_patience)
+                self.request_close()
             if self._listener is not None:
                 self._listener.detach()
             self._wait_until_gone(thread)
@@ -326,7 +344,7 @@ class ChildProcess:
     def _wait_until_gone(self, thread: threading.Thread) -> None:
         if thread.ident is None:
             registry.discard(self)  # Ctrl-C came before the thread started; if it still starts, it finds this end.
-        elif threading.current_thread() is not thread and may_wait():
+        elif threading.current_thread() is not thread and (self._finished.is_set() or may_wait()):
             # (The GC may close a forgotten run in any thread, also in one of its own.)
             self._finished.wait(CLOSE_PATIENCE)
             thread.join(1.0)
@@ -341,6 +359,8 @@ class ChildProcess:
         self.ending.claim(EndReason.CLOSED)
         self._backend.forget_after_fork()
         self._setup.forget_after_fork()
+        if self._exchange is not None:
+            self._exchange.forget_after_fork()
 
     # --- the supervisor thread ------------------------------------------------------------------------------
 
@@ -369,6 +389,8 @@ class ChildProcess:
         finally:
             registry.discard(self)
             self._finished.set()
+            if self._exchange is not None:
+                self._exchange.gone()
             # Last: once the consumer has it, this thread is practically gone, and close() need not wait for it.
             self._chunks.append(None)
             self._wake_consumer()
@@ -382,9 +404,10 @@ class ChildProcess:
         self._loans = launch.loans
         self._observer = launch.observer
         self._life_in_events = LifeSigns(launch.max_line_bytes, launch.is_life)
+        self._life_in_diagnostics = LifeSigns(0)  # No long lines come here, but progress bars do.
         self._max_pending = launch.max_pending_bytes
         self._max_unsent = launch.max_unsent_bytes
-        self._farewell = launch.farewell
+        self._farewell, self._farewell_patience = launch.farewell, launch.farewell_patience
         if not launch.stdin_stays_open:
             self._input_ended = True
         if not self._clocks.begun:
@@ -404,8 +427,9 @@ class ChildProcess:
         except Exception:
             logger.exception("cleaning up after child %s failed", self.pid)
         self._give_back()
+        reason = self.ending.reason or EndReason.EXITED
+        logger.debug("child %s: %s, exit code %s", self.pid, reason, self.exit_code)
         if self._observer is not None:
-            reason = self.ending.reason or EndReason.EXITED
             self._observer.ended(reason, self.exit_code, self.diagnostics, self.failure)
         self._setup.clean_up()
 
@@ -447,6 +471,7 @@ class ChildProcess:
 
     def _look_around(self, now: float) -> float | None:
         """Do what is due; returns when to check again. None: this child cannot be ended."""
+        look_again_at = FOREVER if self._exchange is None else self._exchange.look(now)
         self._pass_on_input()
         self._apply_back_pressure(now)
         if now >= self._guard_at:
@@ -455,7 +480,7 @@ class ChildProcess:
         if self._ending_since is None:
             due = self._look_at_clocks(now)
             if self.ending.reason is None:
-                return min(due, self._guard_at)
+                return min(due, self._guard_at, look_again_at)
             logger.debug("ending child %s: %s", self.pid, self.ending.reason)
             self._ending_since = now
             self._backend.terminate()
@@ -530,6 +555,9 @@ class ChildProcess:
         if self._life_in_events.are_in(chunk):
             self._clocks.last_life = self._clock()
         self._exit_expected_at = None  # The consumer sets it again unless another turn begins here.
+        if self._exchange is not None:
+            self._exchange.said(chunk)
+            return
         self._bytes_in += len(chunk)
         if self._observer is not None:
             self._observer.said(chunk)  # First, so that what the consumer sees is on record if it crashes the host.
@@ -549,6 +577,8 @@ class ChildProcess:
     def _on_diagnostics(self, chunk: bytes) -> None:
         if self._life_in_diagnostics.are_in(chunk):
             self._clocks.last_life = self._clock()
+            if self._exchange is not None:
+                self._exchange.logged()
         self._tail.push(chunk)
 
     def _pending(self) -> int:
@@ -558,6 +588,8 @@ class ChildProcess:
         self.failure = failure
         registry.discard(self)
         self._finished.set()
+        if self._exchange is not None:
+            self._exchange.gone()
         self._chunks.append(None)
         self._wake_consumer()
 

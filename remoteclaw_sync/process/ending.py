@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 import threading
 
+import attrs
+
 
 class EndReason(enum.Enum):
     """What ended the child. Error code, `aborted` flag and log line are all derived from it."""
@@ -15,19 +17,20 @@ class EndReason(enum.Enum):
     WATCHDOG = "silent for too long"
     DEADLINE = "ran past its deadline"
     CLOSED = "left by its consumer"
+    LIMIT = "used more than it may"
 
 
 # After these nobody wants the unread output, even if they come second.
-BACKLOG_UNWANTED = (EndReason.ABORTED, EndReason.CLOSED)
+BACKLOG_UNWANTED = (EndReason.ABORTED, EndReason.CLOSED, EndReason.LIMIT)
 
 
+@attrs.define(eq=False)
 class EndLatch:
     """Keeps the first reason it is given. Safe from any thread, even when re-entered by a signal handler or the GC."""
 
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self.reason: EndReason | None = None
-        self.backlog_unwanted = False
+    reason: EndReason | None = None
+    backlog_unwanted: bool = False
+    _lock: threading.RLock = attrs.field(init=False, factory=threading.RLock)
 
     def claim(self, reason: EndReason) -> None:
         """Make this the reason, unless there is one already."""

@@ -12,6 +12,7 @@ import attrs
 from .. import errors
 from .ending import EndLatch, EndReason
 
+FAREWELL_PATIENCE = 2.0  # Seconds from asking a child to exit to ending it by force.
 MAX_UNSENT_BYTES = 1 << 26  # The most that may wait for a child that does not read its stdin.
 StreamName = Literal["stdout", "stderr"]
 Sink = Callable[[bytes], None]  # Takes what a stream gave, in the thread that read it.
@@ -64,12 +65,32 @@ class Observer(Protocol):
         """The child is gone, or was never started."""
 
 
+class Exchange(Protocol):
+    """Takes what a child prints instead of its consumer, and passes it on to several. All is called in the supervisor's
+    thread, except for `forget_after_fork`."""
+
+    def said(self, chunk: bytes) -> None:
+        """These bytes came on the events stream."""
+
+    def logged(self) -> None:
+        """There was a sign of life on the other stream."""
+
+    def look(self, now: float) -> float:
+        """Do what is due; returns when to look again."""
+
+    def gone(self) -> None:
+        """The child has ended, or was never started, and what was made for it is taken away."""
+
+    def forget_after_fork(self) -> None:
+        """In a forked copy of the host: nothing will ever come again."""
+
+
 @attrs.frozen(kw_only=True)
 class Launch:
     """One child: its program, its input and its limits (seconds and bytes; None means no limit).
 
     `stdin` is what it is sent first. Unless `stdin_stays_open`, its stdin is closed after that. `farewell` is what asks
-    an idle child to exit; without one it is ended by force.
+    an idle child to exit; without one, or if it has not exited within `farewell_patience`, it is ended by force.
     """
 
     argv: tuple[str, ...]
@@ -78,6 +99,7 @@ class Launch:
     stdin: bytes = attrs.field(repr=False)
     stdin_stays_open: bool = False
     farewell: bytes | None = attrs.field(default=None, repr=False)
+    farewell_patience: float = FAREWELL_PATIENCE
     marker: str
     events_on: StreamName = "stdout"
     limits: Limits = Limits()  # Of the first phase.

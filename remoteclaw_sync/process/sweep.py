@@ -26,6 +26,8 @@ LOOK_SECONDS = 0.01  # How often to check whether a process without a pidfd is g
 SWEEP_ROUNDS = 5  # A leftover may fork while it is looked for.
 CAN_SWEEP = os.path.exists("/proc/self/environ")
 DEAD = (b"Z", b"X")
+EXITING = 0x4  # Among the flags of a process in /proc/<pid>/stat.
+KILLED = 1 << (9 - 1)  # SIGKILL (unknown on Windows), among the signals that wait there for its first thread.
 # The session of kernel threads, half of all processes on a quiet machine. A CLI and all it starts have a real one.
 KERNEL_SESSION = 0
 
@@ -109,6 +111,19 @@ def stat_of(pid: int) -> Stat | None:
         return Stat(fields[0], int(fields[1]), fields[19])
     except (OSError, IndexError):
         return None
+
+
+def is_dying(pid: int | None) -> bool:
+    """Whether this child has ended, or has been killed and is about to find out. (A launcher that is killed leaves the
+    program it has started, which answers until it is swept away.) False where there is no way to know."""
+    if pid is None or not CAN_SWEEP:
+        return False
+    try:
+        fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        state, flags, signals = fields[0], int(fields[6]), int(fields[28])
+    except (OSError, IndexError, ValueError):
+        return not os.path.exists(f"/proc/{pid}")
+    return state in DEAD or bool(flags & EXITING) or bool(signals & KILLED)
 
 
 class _Look:

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections import deque
 
+import attrs
+
 TAIL_BYTES = 65_536
 
 
+@attrs.define(eq=False)
 class Tail:
     """The last bytes of a stream of any length."""
 
-    def __init__(self, limit: int = TAIL_BYTES) -> None:
-        self._limit = limit
-        self._chunks: deque[bytes] = deque()
-        self._size = 0
-        self._cut = False
+    _limit: int = TAIL_BYTES
+    _chunks: deque[bytes] = attrs.field(init=False, factory=deque)
+    size: int = attrs.field(init=False, default=0)  # Of what is kept.
+    _cut: bool = attrs.field(init=False, default=False)
 
     def push(self, chunk: bytes) -> None:
         """Add what came."""
         self._chunks.append(chunk)
-        self._size += len(chunk)
-        while self._size - len(self._chunks[0]) >= self._limit:
-            self._size -= len(self._chunks.popleft())
+        self.size += len(chunk)
+        while self.size - len(self._chunks[0]) >= self._limit:
+            self.size -= len(self._chunks.popleft())
             self._cut = True
 
     def text(self) -> str:

@@ -9,13 +9,11 @@ everything else that the agent says and its tools print: look at a cassette befo
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
-import select
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -23,21 +21,16 @@ import attrs
 from .. import errors
 from .._values import check_path
 from .._version import __version__
-from ..files import read_named
 from ..process.ending import EndReason
 from ..process.environment import host_environment
 from ..process.launch import Launch, SpawnFailure
-from ..redaction import MASK, Scrubber, Sieve, secrets_of_run
+from ..redaction import MASK, Scrubber, Secret, Sieve, secrets_of_run
 from ..redaction.scrubber import USER_TEXT_KEYS
-from ..types import AgentErrorEvent, AgentExecuteParams
+from ..types import AgentExecuteParams
 from .file import create
-
-logger = logging.getLogger(__name__)
+from .writer import CassetteWriter
 
 FORMAT = 1
-MAX_CASSETTE_BYTES = 1024 * 1024 * 1024
-MOST_UNWRITTEN = 16 * 1024 * 1024  # Buffered for the slow reader of a FIFO.
-FIFO_PATIENCE = 1.0  # Seconds that the end of a run waits for that reader.
 FLAG = re.compile(r"--?[A-Za-z][\w-]*")
 
 
@@ -52,10 +45,13 @@ class Recording:
         self, params: AgentExecuteParams, launch: Launch, provider: str | None, cli_version: str | None
     ) -> Recorder:
         """A recorder that has written its header. Raises RunSetupError if the file cannot be written."""
-        scrub = _scrubber(params, launch) if self.redact else None
-        header = _header(params, launch, provider, cli_version, redact=self.redact)
+        scrub = Scrubber(*to_hide(params, launch)) if self.redact else None
+        return Recorder(self.new_writer(provider), _header(params, launch, provider, cli_version, self.redact), scrub)
+
+    def new_writer(self, provider: str | None) -> CassetteWriter:
+        """For one recording. Raises RunSetupError if the file cannot be written."""
         try:
-            return Recorder(create(os.fsdecode(self.path), provider or "run"), header, scrub)
+            return CassetteWriter(create(os.fsdecode(self.path), provider or "run"))
         except OSError as error:
             message = f"cannot record to {os.fspath(self.path)!r}: {error.strerror or type(error).__name__}"
             raise errors.RunSetupError(errors.RECORD_FAILED, message) from error
@@ -76,18 +72,15 @@ class Recorder:
     needs. The file is closed when both are done.
     """
 
-    def __init__(self, fd: int, header: Mapping[str, Any], scrub: Scrubber | None) -> None:
-        self._fd = fd
-        # Guards against a consumer that stops waiting for the supervisor: a closed descriptor's number may be reused.
+    def __init__(self, writer: CassetteWriter, header: Mapping[str, Any], scrub: Scrubber | None) -> None:
+        self._writer = writer
         self._lock = threading.Lock()
         self._scrub = scrub
         self._sieve: Sieve[dict[str, float]] | None = None if scrub is None else Sieve(scrub)
-        self._unwritten = b""  # What a FIFO has no room for yet.
-        self._started_at = time.monotonic()
         self._unfinished: list[bytes] = []
         self._has_ended = False
         self._is_heard = False
-        self._write([header])
+        writer.write([header])
 
     def said(self, chunk: bytes) -> None:
         """Record the lines that this chunk completes, with the time."""
@@ -95,11 +88,11 @@ class Recorder:
         if newline:
             lines = b"".join((*self._unfinished, head)).split(b"\n")
             self._unfinished = []
-            now = self._now()
-            said = [({"t": now}, _decoded(line)) for line in lines]
+            now = self._writer.now()
+            said = [({"t": now}, decoded(line)) for line in lines]
             if self._sieve is not None:
                 said = [ready for entry, line in said for ready in self._sieve.push(entry, line)]
-            self._write([{**entry, "line": line} for entry, line in said])
+            self._writer.write([{**entry, "line": line} for entry, line in said])
         if rest:
             self._unfinished.append(rest)
 
@@ -108,101 +101,83 @@ class Recorder:
         kept = json.dumps(facts)
         if self._scrub is not None:
             kept = self._scrub(kept)
-        self._write([{"t": self._now(), "facts": json.loads(kept)}])
+        self._writer.write([{"t": self._writer.now(), "facts": json.loads(kept)}])
 
     def ended(self, reason: EndReason, exit_code: int | None, diagnostics: str, failure: SpawnFailure | None) -> None:
         """Record how it ended."""
-        now = self._now()
+        now = self._writer.now()
         held = [] if self._sieve is None else self._sieve.flush()
         entries = [{**entry, "line": line} for entry, line in held]
         if self._unfinished:
-            entries.append({"t": now, "rest": self._plain(_decoded(b"".join(self._unfinished)))})
+            entries.append({"t": now, "rest": self._plain(decoded(b"".join(self._unfinished)))})
         end: dict[str, Any] = {"reason": reason.name, "exit_code": exit_code, "stderr": self._plain(diagnostics)}
         if failure is not None:
             end["failure"] = {"code": failure.code, "message": self._plain(failure.message)}
-        self._write([*entries, {"t": now, "end": end}])
+        self._writer.write([*entries, {"t": now, "end": end}])
+
+    def watching(self, launch: Launch) -> Launch:
+        """The launch of the child that is recorded."""
+        return attrs.evolve(launch, observer=self)
 
     def close(self) -> None:
         """The CLI is gone, whether or not its end was recorded. A second call does nothing."""
-        give_up_at = time.monotonic() + FIFO_PATIENCE
-        with self._lock:
-            while self._unwritten and self._fd != -1 and (left := give_up_at - time.monotonic()) > 0:
-                select.select([], [self._fd], [], left)
-                self._drain()
-            self._has_ended = True
-            if self._is_heard:
-                self._give_up()
+        self._part_is_over(ended=True)
 
     def heard(self) -> None:
         """The consumer will not read any more."""
+        self._part_is_over(heard=True)
+
+    def _part_is_over(self, *, ended: bool = False, heard: bool = False) -> None:
         with self._lock:
-            self._is_heard = True
-            if self._has_ended:
-                self._give_up()
-
-    def __del__(self) -> None:
-        self._give_up()  # A consumer that was interrupted never called `heard`.
-
-    def _now(self) -> float:
-        return round(time.monotonic() - self._started_at, 4)
+            self._has_ended |= ended
+            self._is_heard |= heard
+            over = self._has_ended and self._is_heard
+        if over:
+            self._writer.close()
 
     def _plain(self, text: str) -> str:
         return text if self._scrub is None else self._scrub.plain(text)
 
-    def _write(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        data = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
-        with self._lock:
-            if self._fd != -1:
-                self._unwritten += data
-                self._drain()
 
-    def _drain(self) -> None:
-        try:
-            while self._unwritten:
-                self._unwritten = self._unwritten[os.write(self._fd, self._unwritten) :]
-        except BlockingIOError:
-            if len(self._unwritten) > MOST_UNWRITTEN:
-                logger.warning("recording stopped: nobody reads it")
-                self._give_up()
-        except OSError as error:
-            logger.warning("recording stopped: %s", error.strerror)
-            self._give_up()
-
-    def _give_up(self) -> None:
-        fd, self._fd, self._unwritten = self._fd, -1, b""
-        if fd != -1:
-            os.close(fd)
-
-
-def _decoded(line: bytes) -> str:
-    # Bytes that are not UTF-8 become lone surrogates, which JSON can carry and which turn back into these bytes.
+def decoded(line: bytes) -> str:
+    """Bytes that are not UTF-8 become lone surrogates, which JSON can carry and which turn back into these bytes."""
     return line.decode("utf-8", "surrogateescape")
 
 
 def _header(
-    params: AgentExecuteParams, launch: Launch, provider: str | None, cli_version: str | None, *, redact: bool
+    params: AgentExecuteParams, launch: Launch, provider: str | None, cli_version: str | None, redact: bool
 ) -> dict[str, Any]:
-    before = host_environment()  # Not os.environ, which fails for names that the locale cannot encode.
-    changed = {name: value for name, value in launch.env.items() if before.get(name) != value}
-    changed.pop(launch.marker, None)
-    unset = {name: None for name in before if name not in launch.env}
-    header: dict[str, Any] = {
-        "cassette": FORMAT,
-        "remoteclaw_sync": __version__,
-        "provider": provider,
-        "cli_version": cli_version,
-        "recorded_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "argv": [os.path.basename(launch.argv[0]), *launch.argv[1:]],
-        "env": {**changed, **unset},
-        "prompt": params.prompt,
+    return {
+        **about_recording(FORMAT, provider),
+        **about_launch(launch, cli_version, redact),
+        "prompt": MASK if redact else params.prompt,
         "deadline": params.deadline,
         "timeout": launch.limits.silence,
     }
-    if redact:
-        header["argv"] = [header["argv"][0], *map(_redact_argument, launch.argv[1:])]
-        header["env"] = {name: value and MASK for name, value in header["env"].items()}
-        header["prompt"] = MASK
-    return header
+
+
+def about_recording(version: int, provider: str | None) -> dict[str, Any]:
+    """What every header begins with."""
+    return {
+        "cassette": version,
+        "remoteclaw_sync": __version__,
+        "provider": provider,
+        "recorded_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def about_launch(launch: Launch, cli_version: str | None, redact: bool) -> dict[str, Any]:
+    """How a CLI was started."""
+    before = host_environment()  # Not os.environ, which fails for names that the locale cannot encode.
+    changed = {name: value for name, value in launch.env.items() if before.get(name) != value}
+    changed.pop(launch.marker, None)
+    env = {**changed, **{name: None for name in before if name not in launch.env}}
+    arguments = launch.argv[1:]
+    return {
+        "cli_version": cli_version,
+        "argv": [os.path.basename(launch.argv[0]), *(map(_redact_argument, arguments) if redact else arguments)],
+        "env": {name: value and MASK for name, value in env.items()} if redact else env,
+    }
 
 
 def _redact_argument(argument: str) -> str:
@@ -215,12 +190,13 @@ def _redact_argument(argument: str) -> str:
     return flag + equals + (MASK if equals else "")
 
 
-def _scrubber(params: AgentExecuteParams, launch: Launch) -> Scrubber:
-    texts = [params.prompt, params.system_prompt or "", *_texts_in(launch.stdin)]
-    return Scrubber(texts, secrets_of_run(params, lambda: launch.env, launch.argv, every_value=True))
+def to_hide(params: AgentExecuteParams, launch: Launch) -> tuple[list[str], list[Secret]]:
+    """The texts and the secrets that a recording of this must not contain."""
+    texts = [params.prompt, params.system_prompt or "", *texts_in(launch.stdin)]
+    return texts, [*secrets_of_run(params, lambda: launch.env, launch.argv, every_value=True)]
 
 
-def _texts_in(stdin: bytes) -> Iterator[str]:
+def texts_in(stdin: bytes) -> Iterator[str]:
     """The prompt as it was sent to the CLI: escaped, wrapped, or inside a line of JSON."""
     sent = stdin.decode(errors="replace")
     try:
@@ -242,94 +218,3 @@ def _texts_of(value: Any, key: str = "") -> Iterator[str]:
             yield from _texts_of(item, key)
     elif isinstance(value, str) and key in USER_TEXT_KEYS:
         yield value
-
-
-# --- reading -------------------------------------------------------------------------------------------------
-
-
-class CassetteError(errors.RemoteClawError, ValueError):
-    """The file is not a cassette, or not one that this version can replay."""
-
-
-@attrs.frozen
-class Said:
-    """A line with its newline (the last one may lack it), and the seconds since the start."""
-
-    at: float
-    data: bytes
-
-
-@attrs.frozen(kw_only=True)
-class Cassette:
-    """A recorded run. Without an end (the host died) `reason` is None."""
-
-    header: Mapping[str, Any]
-    said: tuple[Said, ...] = ()
-    ended_at: float = 0.0
-    reason: EndReason | None = None
-    exit_code: int | None = None
-    stderr: str = ""
-    failure: SpawnFailure | None = None
-    remedied: AgentErrorEvent | None = None  # See CLIRuntimeBase.
-    facts: Mapping[str, Any] = attrs.field(factory=dict)  # What the parser needed and the CLI did not print.
-
-    @property
-    def provider(self) -> str | None:
-        """Whose dialect it is."""
-        provider = self.header.get("provider")
-        return provider if isinstance(provider, str) else None
-
-
-def read_cassette(path: str | os.PathLike[str]) -> Cassette:
-    """The recording in this file. Raises OSError, or CassetteError if it is not a recording."""
-    # Recordings live in repositories, which may contain a link to a device, a FIFO or a file of any size.
-    lines = read_named(path, MAX_CASSETTE_BYTES).decode(errors="replace").split("\n")
-    header, *entries = [*_entries(lines)] or [{}]
-    if header.get("cassette") != FORMAT:
-        found = f"format {header['cassette']!r}" if "cassette" in header else "no header"
-        raise CassetteError(f"{os.fspath(path)!r} is not a recording this version can play ({found})")
-    said: list[Said] = []
-    end: dict[str, Any] = {}
-    facts: dict[str, Any] = {}
-    at = ended_at = 0.0
-    try:
-        for entry in entries:
-            at = float(entry["t"])
-            if "line" in entry:
-                said.append(Said(at, _raw(entry["line"]) + b"\n"))
-            elif "rest" in entry:
-                said.append(Said(at, _raw(entry["rest"])))
-            elif "facts" in entry:
-                facts.update(entry["facts"])
-            elif "end" in entry:
-                end, ended_at = entry["end"], at
-        failure = end.get("failure")
-        return Cassette(
-            header=header,
-            said=tuple(said),
-            ended_at=ended_at if end else at,
-            facts=facts,
-            remedied=AgentErrorEvent.from_dict(facts["remedied"]) if "remedied" in facts else None,
-            reason=EndReason[end["reason"]] if end else None,
-            exit_code=end.get("exit_code"),
-            stderr=end.get("stderr", ""),
-            failure=SpawnFailure(failure["code"], failure["message"]) if failure else None,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CassetteError(f"{os.fspath(path)!r} is a damaged recording ({error!r})") from error
-
-
-def _entries(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
-    """Stops at the first incomplete line: the host may have died while writing it."""
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            return
-        if not isinstance(entry, dict):
-            return
-        yield entry
-
-
-def _raw(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")

@@ -31,6 +31,7 @@ SOME_GRAMS = 1024 * 1024
 LONG_GRAM = 64
 PLACES_TRIED = 8  # Of a gram that is in the text many times.
 MOST_LINE_STARTS = 2_000
+MOST_JOINED = SOME_GRAMS // 4  # Letters of texts that are looked for all at once.
 
 
 @attrs.frozen
@@ -120,19 +121,32 @@ def _extended(letters: str, at: int, least: int, known: str, place: int, gram: i
 
 
 class Prompts:
-    """All texts that were sent: the prompt, the system prompt, and their rewritten forms."""
+    """Texts that were sent: the prompt, the system prompt, and their rewritten forms.
 
-    def __init__(self, texts: Iterable[str]) -> None:
+    `as_one`: they are looked for as the lines of one text, so that a thousand take no longer than one.
+    """
+
+    def __init__(self, texts: Iterable[str], *, as_one: bool = False) -> None:
         stripped = {text.strip() for text in texts}
         whole = {form for text in stripped if text for form in _compositions(text)}
         long = {text for text in whole if not _is_ordinary(text)}
         unique = {letters_of(text): text for text in long}
-        self._prompts = [Prompt(text) for letters, text in unique.items() if len(letters) >= SHORTEST_RUN]
+        self._texts = [text for letters, text in unique.items() if len(letters) >= SHORTEST_RUN]
+        self._prompts = [Prompt("\n".join(self._texts))] if as_one else [Prompt(text) for text in self._texts]
         short = [text for letters, text in unique.items() if len(letters) < SHORTEST_RUN]
         self.few_letters = frozenset(form for text in short for form in _in_title(text))
         few = [_without_case(letters_of(text)) for text in short]
         starts = [start for prompt in self._prompts for start in prompt.line_starts()]
         self._beginnings = Beginnings([*starts, *few], [*(prompt.letters for prompt in self._prompts), *few], 1)
+
+    @property
+    def size(self) -> int:
+        """Letters that are looked for."""
+        return sum(len(prompt.letters) for prompt in self._prompts)
+
+    def joined_with(self, later: Prompts) -> Prompts:
+        """These and later ones. (Those with few letters are looked for elsewhere.)"""
+        return Prompts([*self._texts, *later._texts], as_one=True)
 
     def spans(self, text: str, view: Letters, *, every_run: bool) -> list[Span]:
         """Where the text quotes a prompt; with `every_run`, even where it shares only a few words with one."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 import attrs
 
 from .known import Secret
 from .letters import Letters
-from .prompts import Prompts
+from .prompts import MOST_JOINED, Prompts
 from .secrets import MASK, Secrets, Span, joined, replaced
 
 # Keys and values that parsers depend on. If a password is one of these words, hiding it here would only give it away.
@@ -31,11 +31,19 @@ PROTOCOL_WORDS = frozenset(
         string structured_output subtype success synthetic system text text_delta thinking thinking_delta
         thread.started timestamp todo_list tokens tool tool-calls tool_id tool_name tool_result tool_use tool_use_id
         total_cost_usd turn.completed turn.failed turn.started type usage user warning web_search
+
+        agentMessage allow behavior can_use_tool changes command commandExecution control_cancel_request
+        control_request control_response cwd deny fileChange id initialize initialized input interrupt itemId
+        item/agentMessage/delta item/completed item/started jsonrpc mcpToolCall method optionId options outcome params
+        request request_id response selected sessionId sessionUpdate session/new session/prompt session/update
+        stopReason thread threadId thread/resume thread/start thread/started tokenUsage toolCall toolCallId
+        tool_call tool_call_update turn turnId turn/completed turn/start turn/started update updatedInput userMessage
+        uuid user_message_chunk agent_message_chunk agent_thought_chunk
         """,
     )
 )
-PROTOCOL_KEYS = frozenset({"type", "subtype", "role", "status"})
-USER_KINDS = frozenset({"user", "user_message", "user_input", "user_prompt"})
+PROTOCOL_KEYS = frozenset({"type", "subtype", "role", "status", "method", "sessionUpdate", "behavior"})
+USER_KINDS = frozenset({"user", "user_message", "user_message_chunk", "user_input", "user_prompt", "userMessage"})
 USER_TEXT_KEYS = frozenset({"content", "text", "message", "prompt", "parts"})
 TEXT_BLOCKS = frozenset({"text", "input_text", *USER_KINDS})
 SAID_BY_USER = re.compile(r'"role"\s*:\s*"user"(?P<words>.*)')
@@ -93,8 +101,22 @@ class Scrubber:
     """Removes prompts and secrets from lines and other texts. A line of JSON stays JSON."""
 
     def __init__(self, texts: Iterable[str], secrets: Iterable[Secret | str]) -> None:
-        self._prompts = Prompts(texts)
-        self._secrets = Secrets([*secrets, *self._prompts.few_letters])
+        self._prompts: list[Prompts] = []
+        self._known: set[Secret | str] = set()
+        self._secrets = Secrets(())
+        self.learn(texts, secrets)
+
+    def learn(self, texts: Iterable[str], secrets: Iterable[Secret | str] = ()) -> None:
+        """Hide these as well, from now on."""
+        prompts = Prompts(texts)
+        new = {*secrets, *prompts.few_letters} - self._known
+        if new:
+            self._known |= new
+            self._secrets = Secrets(self._known)
+        while prompts.size and self._prompts and _are_alike(self._prompts[-1], prompts):
+            prompts = self._prompts.pop().joined_with(prompts)
+        if prompts.size:
+            self._prompts.append(prompts)
 
     def __call__(self, line: str) -> str:
         """One line, whatever came before it."""
@@ -106,7 +128,7 @@ class Scrubber:
 
     def _spans_in_plain(self, text: str) -> list[Span]:
         view = Letters(text)
-        spans = [*self._secrets.spans(text, view), *self._prompts.spans(text, view, every_run=True)]
+        spans = [*self._secrets.spans(text, view), *self._quotations(text, view, every_run=True)]
         for said in SAID_BY_USER.finditer(text):
             spans.append(said.span("words"))
         return [*spans, *self._secrets.cut_spans(text)]
@@ -126,12 +148,16 @@ class Scrubber:
     def spans(self, text: str) -> list[Span]:
         """Where a string of a line has a secret or quotes a prompt."""
         view = Letters(text)
-        return [*self._secrets.spans(text, view), *self._prompts.spans(text, view, every_run=False)]
+        return [*self._secrets.spans(text, view), *self._quotations(text, view, every_run=False)]
+
+    def _quotations(self, text: str, view: Letters, *, every_run: bool) -> Iterator[Span]:
+        for prompts in self._prompts:
+            yield from prompts.spans(text, view, every_run=every_run)
 
     def pending(self, text: str) -> int:
         """How many letters at the end of a string may be the beginning of something to hide."""
         letters = Letters(text).letters
-        return max(self._prompts.pending(letters), self._secrets.pending(letters))
+        return max([self._secrets.pending(letters), *(prompts.pending(letters) for prompts in self._prompts)])
 
     def _walk(self, line: Line, holder: Any, key: Any, path: Path, *, by_user: bool) -> None:
         value = holder[key]
@@ -165,6 +191,11 @@ class Scrubber:
             value[clean] = item
 
 
+def _are_alike(earlier: Prompts, later: Prompts) -> bool:
+    """Whether to join them. Of n texts that come one by one, each is joined log(n) times; log(n) groups are left."""
+    return earlier.size <= 2 * later.size and earlier.size + later.size <= MOST_JOINED
+
+
 def _has_double_keys(line: str) -> bool:
     """Whether an object has the same key twice, so that the parser has dropped one of the values."""
     doubles: list[bool] = []
@@ -183,7 +214,8 @@ def _texts_of_user(value: dict[str, Any], *, by_user: bool) -> frozenset[str]:
     """
     if by_user:
         return USER_TEXT_KEYS if value.get("type", "text") in TEXT_BLOCKS else frozenset()
-    if value.get("role") == "user" or value.get("type") in USER_KINDS:
+    kinds = (value.get("type"), value.get("sessionUpdate"))
+    if value.get("role") == "user" or any(isinstance(kind, str) and kind in USER_KINDS for kind in kinds):
         return USER_TEXT_KEYS
     return frozenset()
 
@@ -205,11 +237,19 @@ class Sieve(Generic[Tag]):
                 self._join(line, slot)
         if len(self._lines) > MOST_LINES_WAITING:
             return self.flush()
+        return self._ready()
+
+    def _ready(self) -> list[tuple[Tag, str]]:
         ready = []
         while self._lines and not self._lines[0][1].waits:
             tag, line = self._lines.popleft()
             ready.append((tag, line.clean()))
         return ready
+
+    def follow(self, tag: Tag, text: str) -> list[tuple[Tag, str]]:
+        """The same for a text that has nothing to hide: it only keeps its place behind those that wait."""
+        self._lines.append((tag, Line(text, [text], is_json=False)))
+        return self._ready()
 
     def flush(self) -> list[tuple[Tag, str]]:
         """All lines that are still waiting."""

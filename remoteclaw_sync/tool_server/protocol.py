@@ -1,4 +1,4 @@
-"""The server's side of the Model Context Protocol, for tools: JSON-RPC lines in, JSON-RPC lines out.
+"""The server's side of the Model Context Protocol, for tools: JSON-RPC lines in, JSON-RPC lines out (wire/jsonrpc.py).
 
 It is fed lines and never connected: no socket, no thread. We offer only tools, so every other request gets "no such
 method".
@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from .._version import __version__
+from ..wire.jsonrpc import METHOD_NOT_FOUND, Called, Peer, RequestId, Told
 from .tools import Tool
 
 # Newest first. For tools over stdio they say the same.
@@ -25,7 +26,6 @@ PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
-METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 
 NOTHING_TO_SHOW = "(no output)"  # Some models' APIs refuse an empty block of text.
@@ -37,15 +37,24 @@ StartCall: TypeAlias = Callable[[Tool, Mapping[str, Any], Respond], None]
 
 
 class Protocol:
-    """One connection. `send` and `start_call` may be called from any thread that calls `receive`."""
+    """One connection. `send` and `start_call` may be called from any thread that calls `receive`.
 
-    def __init__(self, tools: Iterable[Tool], start_call: StartCall, send: Callable[[str], None]) -> None:
+    Args:
+        adds_objects: a result that is JSON, but not an object, is sent as structured content too. Most clients show
+            their model that instead of the text.
+    """
+
+    def __init__(
+        self, tools: Iterable[Tool], start_call: StartCall, send: Callable[[bytes], None], *, adds_objects: bool = False
+    ) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._start_call = start_call
         self._send = send
+        self._peer = Peer()
         self._lock = threading.Lock()
-        self._open: set[str] = set()  # The ids of calls that still need an answer.
-        self._methods: dict[str, Callable[[Any, Message], None]] = {
+        self._adds_objects = adds_objects
+        self._open: set[RequestId] = set()  # Calls that still need an answer.
+        self._methods: dict[str, Callable[[RequestId, Message], None]] = {
             "initialize": self._initialize,
             "ping": lambda ident, params: self._answer(ident, {}),
             "tools/list": self._list_tools,
@@ -64,28 +73,30 @@ class Protocol:
         if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
             self._fail(None, INVALID_REQUEST, "not a JSON-RPC 2.0 message")
             return
-        method, params = message.get("method"), message.get("params", {})
-        if "id" not in message:
-            self._notice(method, params)
-        elif isinstance(method, str):
-            self._request(message["id"], method, params)
-        elif "result" not in message and "error" not in message:  # We never send requests, so we ignore answers.
+        heard = self._peer.feed(message)
+        if isinstance(heard, Called):
+            self._request(heard, message.get("params", {}))
+        elif isinstance(heard, Told) and "id" in message:
+            self._fail(None, INVALID_REQUEST, "an id must be a string or an integer")
+        elif isinstance(heard, Told):
+            self._notice(heard)
+        elif "id" in message and "result" not in message and "error" not in message:  # Answers we ignore: we never ask.
             self._fail(message["id"], INVALID_REQUEST, "a request needs a method")
 
-    def _request(self, ident: Any, method: str, params: Any) -> None:
-        handler = self._methods.get(method)
+    def _request(self, asked: Called, params: Any) -> None:
+        handler = self._methods.get(asked.method)
         if handler is None:
-            self._fail(ident, METHOD_NOT_FOUND, f"no such method: {method}")
+            self._fail(asked.id, METHOD_NOT_FOUND, f"no such method: {asked.method}")
         elif not isinstance(params, dict):
-            self._fail(ident, INVALID_PARAMS, "params must be an object")
+            self._fail(asked.id, INVALID_PARAMS, "params must be an object")
         else:
-            handler(ident, params)
+            handler(asked.id, params)
 
-    def _notice(self, method: Any, params: Any) -> None:
-        if method == "notifications/cancelled" and isinstance(params, dict):
-            self._close(_key(params.get("requestId")))
+    def _notice(self, told: Told) -> None:
+        if told.method == "notifications/cancelled":
+            self._close(told.params.get("requestId"))
 
-    def _initialize(self, ident: Any, params: Message) -> None:
+    def _initialize(self, ident: RequestId, params: Message) -> None:
         asked = params.get("protocolVersion")
         result = {
             "protocolVersion": asked if asked in PROTOCOL_VERSIONS else PROTOCOL_VERSIONS[0],
@@ -94,14 +105,14 @@ class Protocol:
         }
         self._answer(ident, result)
 
-    def _list_tools(self, ident: Any, params: Message) -> None:
+    def _list_tools(self, ident: RequestId, params: Message) -> None:
         described = [
             {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
             for tool in self._tools.values()
         ]
         self._answer(ident, {"tools": described})
 
-    def _call_tool(self, ident: Any, params: Message) -> None:
+    def _call_tool(self, ident: RequestId, params: Message) -> None:
         tool = self._tools.get(params["name"]) if isinstance(params.get("name"), str) else None
         arguments = params.get("arguments") or {}
         if tool is None:
@@ -110,38 +121,35 @@ class Protocol:
         if not isinstance(arguments, dict):
             self._fail(ident, INVALID_PARAMS, "arguments must be an object")
             return
-        key = _key(ident)
         with self._lock:
-            self._open.add(key)
+            self._open.add(ident)
 
         def respond(result: Message) -> None:
-            if self._close(key):
-                self._answer(ident, result)
+            if self._close(ident):
+                self._answer(ident, {**result, **_structured(result)} if self._adds_objects else result)
 
         self._start_call(tool, arguments, respond)
 
-    def _close(self, key: str) -> bool:
+    def _close(self, ident: Any) -> bool:
         """Whether this call still needed an answer; from now on it does not."""
         with self._lock:
-            if key not in self._open:
+            if not isinstance(ident, int | str) or ident not in self._open:
                 return False
-            self._open.remove(key)
+            self._open.remove(ident)
             return True
 
-    def _answer(self, ident: Any, result: Message) -> None:
-        self._send(_line({"jsonrpc": "2.0", "id": ident, "result": result}))
+    def _answer(self, ident: RequestId, result: Message) -> None:
+        self._peer.answer(ident, result)
+        self._speak()
 
-    def _fail(self, ident: Any, code: int, message: str) -> None:
-        error = {"code": code, "message": _without_surrogates(message)}
-        self._send(_line({"jsonrpc": "2.0", "id": ident, "error": error}))
+    def _fail(self, ident: RequestId | None, code: int, message: str) -> None:
+        self._peer.refuse(ident, code, _without_surrogates(message))
+        self._speak()
 
-
-def _key(ident: Any) -> str:
-    return json.dumps(ident)
-
-
-def _line(message: Message) -> str:
-    return json.dumps(message, ensure_ascii=False, separators=(",", ":")) + "\n"
+    def _speak(self) -> None:
+        said = self._peer.take()
+        if said:  # Otherwise another thread has just sent it, with its own.
+            self._send(said)
 
 
 # --- results -------------------------------------------------------------------------------------------------
@@ -158,6 +166,15 @@ def tool_result(value: Any) -> Message:
     else:
         text = json.dumps(value, ensure_ascii=False, default=_plain)
     return {"content": [_text_block(text)], "isError": False}
+
+
+def _structured(result: Message) -> Message:
+    """What of the result is JSON, but not an object, as an object."""
+    try:
+        value = json.loads(result["content"][0]["text"])
+    except (LookupError, TypeError, ValueError, RecursionError):
+        return {}
+    return {} if isinstance(value, dict) else {"structuredContent": {"result": value}}
 
 
 def tool_failure(message: str) -> Message:

@@ -15,6 +15,9 @@ except ImportError:
 
 SOCKET_VARIABLE = "REMOTECLAW_GATEWAY_SOCKET"
 TOKEN_VARIABLE = "REMOTECLAW_GATEWAY_TOKEN"
+# Set where the CLI takes JSON in a text for structured content, which then has to be an object.
+OBJECTS_VARIABLE = "REMOTECLAW_GATEWAY_OBJECTS"
+OBJECTS_WORD = " objects"  # Said after the token.
 BLOCK = 1 << 16
 
 
@@ -26,7 +29,7 @@ def main() -> int:
     host = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         host.connect(path)
-        host.sendall(token.encode() + b"\n")
+        host.sendall((token + (OBJECTS_WORD if os.environ.get(OBJECTS_VARIABLE) else "") + "\n").encode())
     except OSError as error:
         return _complain(f"the host cannot be reached: {error.strerror}", 1)
     finished: list[bool] = []

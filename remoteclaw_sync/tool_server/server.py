@@ -21,11 +21,11 @@ from typing import Any
 
 from .. import files
 from .._values import check_seconds
+from ..schema.convert import ArgumentError
 from ..types import McpServerConfig
 from ..wire.json_lines import LineFramer
 from . import relay
 from .protocol import Protocol, Respond, tool_failure, tool_result
-from .schema import ArgumentError
 from .tools import Tool, ToolLike, build_tools
 
 logger = logging.getLogger(__name__)
@@ -212,11 +212,11 @@ class _Connection:
 
     def _serve(self) -> None:
         try:
-            rest = self._admitted()
-            if rest is None:
+            admitted = self._admitted()
+            if admitted is None:
                 logger.warning("a connection to the gateway without the right token was refused")
             else:
-                self._talk(rest)
+                self._talk(*admitted)
         except OSError as error:
             logger.debug("a relay's connection broke: %s", error)
         finally:
@@ -225,8 +225,8 @@ class _Connection:
                 self._client.close()
             self._gateway.forget(self)
 
-    def _admitted(self) -> bytes | None:
-        """The bytes after the right token; None for a wrong one."""
+    def _admitted(self) -> tuple[bytes, bool] | None:
+        """The bytes after the right token, and whether results have to be objects too; None for a wrong token."""
         self._client.settimeout(HELLO_TIMEOUT)
         hello = b""
         while b"\n" not in hello:
@@ -234,12 +234,13 @@ class _Connection:
             hello += part
             if not part or (len(hello) > LONGEST_HELLO and b"\n" not in hello[:LONGEST_HELLO]):
                 return None
-        token, _, rest = hello.partition(b"\n")
+        words, _, rest = hello.partition(b"\n")
+        token = words.removesuffix(relay.OBJECTS_WORD.encode())
         self._client.settimeout(None)
-        return rest if self._gateway.admits(token) else None
+        return (rest, token != words) if self._gateway.admits(token) else None
 
-    def _talk(self, rest: bytes) -> None:
-        protocol = Protocol(self._gateway.tools, self._gateway.start_call, self._send)
+    def _talk(self, rest: bytes, adds_objects: bool) -> None:
+        protocol = Protocol(self._gateway.tools, self._gateway.start_call, self._send, adds_objects=adds_objects)
         framer = LineFramer()
         data = rest or self._client.recv(relay.BLOCK)
         while data:
@@ -247,11 +248,10 @@ class _Connection:
                 protocol.receive(line)
             data = self._client.recv(relay.BLOCK)
 
-    def _send(self, line: str) -> None:
+    def _send(self, line: bytes) -> None:
         with self._write_lock:
             try:
-                # UTF-8 cannot encode a lone surrogate (in an id that we echo), but JSON can escape it.
-                self._client.sendall(line.encode(errors="backslashreplace"))
+                self._client.sendall(line)
             except OSError as error:
                 logger.debug("an answer was not delivered: %s", error)
 

@@ -12,8 +12,10 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import attrs
 
 from .._values import check_seconds, check_text
+from ..schema.build import Schema, object_schema, schema_of
+from ..schema.convert import convert_fields
+from ..schema.fields import Field
 from .docstrings import describe
-from .schema import Field, Schema, convert_fields, object_schema, schema_of
 
 # Names that all models' APIs accept; some CLIs put "mcp__<server>__" in front.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -85,7 +87,7 @@ def tool(
 
 def build_tools(tools: Iterable[ToolLike]) -> tuple[Tool, ...]:
     """All tools of these functions and sources. Raises ValueError if two have the same name."""
-    if callable(tools) or isinstance(tools, str | Mapping):
+    if callable(tools) or isinstance(tools, str | Mapping) or not isinstance(tools, Iterable):
         raise TypeError("tools must be a sequence of functions")
     built: dict[str, Tool] = {}
     for item in tools:

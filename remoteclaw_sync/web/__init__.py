@@ -11,17 +11,21 @@ Knows no web framework; `flask_stream()` and `django_stream()` import theirs whe
 
 from __future__ import annotations
 
-from .detached import RunHandle, Runs, TooManyRunsError, runs
+from .detached import Runs, runs
 from .frameworks import django_stream, flask_stream
+from .handle import RunHandle, TooManyRunsError
 from .journal import UnknownRunError
 from .streams import EventStream, ndjson, sse
+from .visitor import NotAskedError, Visitor
 
 __all__ = [
     "EventStream",
+    "NotAskedError",
     "RunHandle",
     "Runs",
     "TooManyRunsError",
     "UnknownRunError",
+    "Visitor",
     "django_stream",
     "flask_stream",
     "ndjson",

@@ -35,6 +35,7 @@ class Item:
 
 
 Next = Item | Literal["silence", "end"]
+OnDone = Callable[[AgentRunResult], None]
 
 
 class Source(Protocol):
@@ -53,6 +54,26 @@ def as_run(events: Iterable[AgentEvent]) -> Iterator[AgentEvent]:
     return run_of(events) or iter(events)
 
 
+class Overheard(Iterator[AgentEvent]):
+    """A run whose result somebody is told before its consumer has it. In all else it is the run."""
+
+    def __init__(self, events: Iterable[AgentEvent], on_done: OnDone) -> None:
+        self.run = as_run(events)
+        self._on_done = on_done
+
+    def __next__(self) -> AgentEvent:
+        event = next(self.run)
+        if isinstance(event, AgentDoneEvent):
+            try:
+                self._on_done(event.result)
+            except Exception as error:  # noqa: BLE001 - the site's own function; the visitor has the answer all the same
+                logger.error("on_done raised %s", type(error).__name__)
+        return event
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.run, name)
+
+
 def items(events: Iterable[AgentEvent]) -> Generator[Item, None, None]:
     """Number and encode them. Always ends with a `done`, even if the iterator raises or leaves it out."""
     number = 0
@@ -60,7 +81,7 @@ def items(events: Iterable[AgentEvent]) -> Generator[Item, None, None]:
     try:
         for event in events:
             number += 1
-            yield Item(number, event.type, as_json(event_dict(event)))
+            yield item_of(number, event)
             finished = event.type == "done"
             if finished:
                 return
@@ -68,19 +89,25 @@ def items(events: Iterable[AgentEvent]) -> Generator[Item, None, None]:
         # Without its message, which may quote a secret.
         logger.error("the events of a stream raised %s", type(error).__name__)
         failure = AgentErrorEvent(f"the events ended with {type(error).__name__}", STREAM_FAILED)
-        yield from _ending(number, failure)
+        yield from ending(number, failure)
         return
     if not finished:
         # A run that was closed elsewhere, or a list without a `done`.
-        yield from _ending(number)
+        yield from ending(number)
 
 
-def _ending(number: int, *errors: AgentErrorEvent) -> Iterator[Item]:
+def ending(number: int, *errors: AgentErrorEvent) -> Iterator[Item]:
+    """The events after that number, for a run that did not come to its own `done`."""
     subtype: ErrorSubtype = "crash" if errors else "incomplete"
-    ending: tuple[AgentEvent, ...] = (*errors, AgentDoneEvent(AgentRunResult(error_subtype=subtype)))
-    for event in ending:
+    last: tuple[AgentEvent, ...] = (*errors, AgentDoneEvent(AgentRunResult(error_subtype=subtype)))
+    for event in last:
         number += 1
-        yield Item(number, event.type, as_json(event_dict(event)))
+        yield item_of(number, event)
+
+
+def item_of(number: int, event: AgentEvent) -> Item:
+    """An event under its number."""
+    return Item(number, event.type, as_json(event_dict(event)))
 
 
 class Channel:

@@ -11,16 +11,16 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from .._values import check_size
-from ..errors import RemoteClawError
 from ..process.host import after_fork
-from ..types import AgentDoneEvent, AgentErrorEvent, AgentEvent, AgentRunResult
-from .background import Item, Next, as_run, end, items
+from ..types import AgentEvent
+from .background import Item, Next, as_run, end
+from .handle import LocalRun, RunHandle, check_live, dead_workers_ending, resumed
 from .journal import KEPT, UNKEPT, JournalReader, JournalWriter, RunFolder, UnknownRunError, is_written
-from .sse import as_json, event_dict, split_event_id
+from .visitor import NOT_ASKED, NotAskedError
 
 logger = logging.getLogger(__name__)
 
@@ -28,15 +28,10 @@ FOLDER_NAME = "remoteclaw-sync-runs"
 FOLDER_VARIABLE = "REMOTECLAW_SYNC_RUNS"  # The folder that the workers of a site share.
 RETENTION = 900.0  # Seconds for which an ended run can still be read: a phone that slept in a pocket reconnects.
 MAX_BYTES = 64 << 20  # Of one run's events. Even a long day of an agent's work is under 10 MB.
-POLL_SECONDS = 0.1  # How often a follower checks whether another worker has written.
-ABORT_POLL_SECONDS = 0.25  # How often a worker with live runs checks whether another worker has asked for an abort.
-
-BUFFER_FULL = "BUFFER_FULL"
-WORKER_DIED = "WORKER_DIED"
-
-
-class TooManyRunsError(RemoteClawError, RuntimeError):
-    """The limit of live runs is reached; another can start when one of them has ended."""
+# How often a follower checks whether another worker has written: soon after an event, and ever less often in silence.
+FIRST_POLL_SECONDS = 0.01
+POLL_SECONDS = 0.1
+ORDER_POLL_SECONDS = 0.25  # How often a worker with live runs checks whether another worker wants something of them.
 
 
 class Runs:
@@ -65,6 +60,7 @@ class Runs:
             check_size("max_live", max_live)
         self._given = None if folder is None else os.fspath(folder)
         self._lock = threading.Lock()
+        self._orders = threading.Lock()  # Each is carried out once.
         self._live: dict[str, _Live] = {}
         self._watcher: threading.Thread | None = None
         self._wake = threading.Event()
@@ -83,29 +79,21 @@ class Runs:
         live = self._enter(run_id, as_run(events), folder, KEPT)
         thread = threading.Thread(target=self._record, args=(live,), name="remoteclaw-run", daemon=True)
         thread.start()
-        return RunHandle(self, folder, run_id)
+        return RunHandle(self, run_id)
 
     def get(self, run_id: str) -> RunHandle:
         """A run by its id, live or ended. Raises UnknownRunError (a LookupError)."""
-        folder = self.folder
-        folder.find(run_id)
-        return RunHandle(self, folder, run_id)
+        self.folder.find(run_id)
+        return RunHandle(self, run_id)
 
     def resume(self, last_event_id: str) -> RunHandle:
         """The run that this event id (the `Last-Event-ID` header) belongs to, continuing after that event."""
-        try:
-            run_id, number = split_event_id(last_event_id)
-        except ValueError as error:
-            raise UnknownRunError(str(error)) from None
-        handle = self.get(run_id)
-        handle.after = number
-        return handle
+        return resumed(self, last_event_id)
 
     def __iter__(self) -> Iterator[RunHandle]:
         """All runs that are live now, in any worker."""
-        folder = self.folder
-        for run_id in folder.run_ids():
-            handle = RunHandle(self, folder, run_id)
+        for run_id in self.folder.run_ids():
+            handle = RunHandle(self, run_id)
             if handle.live:
                 yield handle
 
@@ -130,14 +118,32 @@ class Runs:
         """The run, if it belongs to this process."""
         return self._live.get(run_id)
 
+    def is_live(self, run_id: str) -> bool:
+        """Whether a living worker has it."""
+        try:
+            return is_written(self.folder.find(run_id))
+        except UnknownRunError:
+            return False
+
+    def order(self, run_id: str, order: Mapping[str, Any]) -> None:
+        """Leave an order for the worker that has this run. Raises NotAskedError for a second answer to a request."""
+        once = order["request_id"] if order["do"] == "answer" else None
+        if not self.folder.order(run_id, order, once):
+            raise NotAskedError(NOT_ASKED)
+
+    def asks(self, run_id: str) -> list[Mapping[str, Any]]:
+        """The permission requests of another worker's run that are open, as JSON."""
+        return self.folder.asks(run_id)
+
+    def follow(self, run_id: str, after: int) -> Follower:
+        """Its events after that number: those already written, and those still to come."""
+        return Follower(self, self.folder, run_id, after)
+
     def _enter(self, run_id: str, run: Any, folder: RunFolder, suffix: str) -> _Live:
         folder.sweep(self.retention)
         with self._lock:
-            if self.max_live is not None and len(self._live) >= self.max_live:
-                raise TooManyRunsError(
-                    f"{self.max_live} agents are at work, the most allowed: wait for one to end, or stop one"
-                )
-            live = self._live[run_id] = _Live(run_id, run, folder, suffix)
+            check_live(self.max_live, len(self._live))
+            live = self._live[run_id] = _Live(run_id, run, folder, suffix, self._carry_out_orders)
             if self._watcher is None or not self._watcher.is_alive():
                 self._wake = threading.Event()
                 self._watcher = threading.Thread(target=self._watch, name="remoteclaw-runs", daemon=True)
@@ -157,23 +163,32 @@ class Runs:
 
     def forget_after_fork(self) -> None:
         """In a forked copy: the runs, their threads and the locks that show they are alive belong to the parent."""
-        self._lock = threading.Lock()
+        self._lock, self._orders = threading.Lock(), threading.Lock()
         for live in self._live.values():
             live.writer.close()
         self._live = {}
         self._watcher = None
 
     def _watch(self) -> None:
-        """Carry out aborts that other workers ask for. Runs only while there are runs."""
+        """Carry out what other workers ask for. Runs only while there are runs."""
         wake = self._wake
-        while not wake.wait(ABORT_POLL_SECONDS):
-            for live in list(self._live.values()):
-                if live.folder.is_to_abort(live.run_id):
-                    live.abort()
+        while not wake.wait(ORDER_POLL_SECONDS):
+            self._carry_out_orders()
+
+    def _carry_out_orders(self) -> None:
+        mine = dict(self._live)
+        with self._orders:
+            for folder in {live.folder.path: live.folder for live in mine.values()}.values():
+                for name, order in folder.take_orders():
+                    live = mine.get(name.partition("-")[0])
+                    if live is not None:
+                        # In this sequence, so that a second answer to a request finds the first, or the request gone.
+                        live.carry_out(order)
+                        folder.done_with(name)
 
     def _record(self, live: _Live) -> None:
         try:
-            self._write_down(live)
+            live.write_down(self.max_bytes)
         except OSError as error:
             # A full disk, for example. Followers notice that the lock was released and end their streams.
             logger.error("cannot keep the events of a run: %s", error.strerror)
@@ -181,31 +196,25 @@ class Runs:
             end(live.run)
             self._leave(live)
 
-    def _write_down(self, live: _Live) -> None:
-        extra = 0
-        for item in items(live.run):
-            if live.writer.size + len(item.data) > self.max_bytes and item.kind not in ("error", "done"):
-                if not extra:
-                    extra = 1
-                    live.abort()
-                    message = f"the run said more than {self.max_bytes} bytes, the limit for a detached run"
-                    live.append(_item(item.number, AgentErrorEvent(message, BUFFER_FULL)))
-                continue
-            live.append(item)
 
-
-class _Live:
+class _Live(LocalRun):
     """A run of this process."""
 
-    def __init__(self, run_id: str, run: Any, folder: RunFolder, suffix: str) -> None:
-        self.run_id = run_id
-        self.run = run
-        self.owner = os.getpid()
+    def __init__(
+        self, run_id: str, run: Any, folder: RunFolder, suffix: str, carry_out_orders: Callable[[], None]
+    ) -> None:
         self.folder = folder
+        self._carry_out_orders = carry_out_orders
         self.writer = JournalWriter(folder, run_id, suffix)
-        self.ended = threading.Event()
         self.count = 0
         self._changed = threading.Condition()
+        super().__init__(run_id, run)
+
+    def show_asks(self, requests: list[Mapping[str, Any]]) -> None:
+        self.folder.show_asks(self.run_id, requests)
+
+    def catch_up(self) -> None:
+        self._carry_out_orders()
 
     def append(self, item: Item) -> None:
         self.writer.append(item)
@@ -218,54 +227,11 @@ class _Live:
         with self._changed:
             self._changed.wait_for(lambda: self.count != seen or self.ended.is_set(), seconds)
 
-    def abort(self) -> None:
-        abort = getattr(self.run, "abort", None)
-        if abort is not None:
-            abort()
-        else:
-            end(self.run)
-
     def finish(self) -> None:
         self.writer.close()
         self.ended.set()
         with self._changed:
             self._changed.notify_all()
-
-
-class RunHandle:
-    """One run, seen from any thread or worker. Pass it to `sse()` or `ndjson()` to listen to it."""
-
-    def __init__(self, runs: Runs, folder: RunFolder, run_id: str, after: int = 0) -> None:
-        self._runs = runs
-        self._folder = folder
-        self.run_id = run_id
-        self.after = after  # The number of the last event that the listener has.
-
-    def __repr__(self) -> str:
-        return f"<RunHandle {self.run_id}>"
-
-    @property
-    def live(self) -> bool:
-        """Whether it is still running and its worker is alive."""
-        try:
-            return is_written(self._folder.find(self.run_id))
-        except UnknownRunError:
-            return False
-
-    def abort(self) -> None:
-        """Ask for the run to be stopped: listeners get an `error` with code ABORTED, then `done`. Does not block.
-
-        In another worker it takes up to a quarter of a second. Does nothing to a run that has ended.
-        """
-        local = self._runs.local(self.run_id)
-        if local is not None:
-            local.abort()
-        elif self.live:
-            self._folder.ask_to_abort(self.run_id)
-
-    def follow(self) -> Follower:
-        """Its events after number `after`: those already written, and those still to come."""
-        return Follower(self._runs, self._folder, self.run_id, self.after)
 
 
 class Follower:
@@ -277,6 +243,7 @@ class Follower:
         self._after = after
         self._items = self._reader.read()
         self._ending: Iterator[Item] | None = None
+        self._pause = FIRST_POLL_SECONDS
 
     def get(self, timeout: float) -> Next:
         deadline = time.monotonic() + timeout
@@ -286,6 +253,7 @@ class Follower:
             gone = self._reader.writer_is_gone()
             item = self._next_written()
             if item is not None:
+                self._pause = FIRST_POLL_SECONDS
                 return item
             if gone:
                 return self._next_of_ending()
@@ -293,7 +261,8 @@ class Follower:
             if left <= 0:
                 return "silence"
             if self._live is None:
-                time.sleep(min(left, POLL_SECONDS))
+                time.sleep(min(left, self._pause))
+                self._pause = min(2 * self._pause, POLL_SECONDS)
             else:
                 self._live.wait(count, left)
 
@@ -310,18 +279,9 @@ class Follower:
     def _next_of_ending(self) -> Next:
         """The last events, on behalf of a worker that died."""
         if self._ending is None:
-            said = () if self._reader.ended_well else _ending_of_a_dead_worker(self._reader.number)
+            said = () if self._reader.ended_well else dead_workers_ending(self._reader.number)
             self._ending = (item for item in said if item.number > self._after)
         return next(self._ending, "end")
-
-
-def _ending_of_a_dead_worker(number: int) -> Iterator[Item]:
-    yield _item(number + 1, AgentErrorEvent("the server process that ran the agent has ended", WORKER_DIED))
-    yield _item(number + 2, AgentDoneEvent(AgentRunResult(error_subtype="crash")))
-
-
-def _item(number: int, event: AgentEvent) -> Item:
-    return Item(number, event.type, as_json(event_dict(event)))
 
 
 def folder_of_this_user() -> RunFolder:

@@ -7,19 +7,26 @@ long as it lives. If a worker is killed, the kernel releases its lock; a pid fil
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
 import re
+import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ..errors import RemoteClawError
 from .background import Item
+from .sse import as_json
 
 KEPT = ".run"  # A detached run's events.
 UNKEPT = ".live"  # A visitor's own run, for as long as it lives. The file is empty.
-ABORT = ".abort"
+ORDER = ".order"  # What another worker wants of a live run.
+ASKS = ".asks"  # The permission requests of a live run that wait for an answer.
 NEW = ".new"
+SUFFIXES = (KEPT, UNKEPT, ORDER, ASKS, NEW)
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 READ_SIZE = 1 << 20
 # In a line that we wrote. Not parsed as JSON, because an event may be nested too deeply for the parser.
@@ -62,36 +69,83 @@ class RunFolder:
 
     def run_ids(self) -> list[str]:
         """All runs that are known, ended ones included."""
-        try:
-            names = os.listdir(self.path)
-        except OSError:
-            return []
-        stems = (os.path.splitext(name) for name in names)
+        stems = (os.path.splitext(name) for name in self._names())
         return sorted(stem for stem, suffix in stems if suffix in (KEPT, UNKEPT) and RUN_ID.fullmatch(stem))
 
-    def ask_to_abort(self, run_id: str) -> None:
-        """Leave a request for the worker that has this run."""
-        os.close(os.open(self.file(run_id, ABORT), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    def order(self, run_id: str, order: Mapping[str, Any], once: str | None = None) -> bool:
+        """Leave an order for the worker that has this run. Of those with the same `once`, only the first is taken until
+        it has been carried out: False for the others."""
+        if once is not None:
+            digest = hashlib.sha256(once.encode("utf-8", "backslashreplace")).hexdigest()
+            return self._write(self.file(run_id, f"-{digest}{ORDER}"), order, once=True)
+        # Names in the order of time, for one after the other; random, for two at once.
+        return self._write(self.file(run_id, f"-{time.time_ns():020}-{secrets.token_hex(4)}{ORDER}"), order)
 
-    def is_to_abort(self, run_id: str) -> bool:
-        return os.path.exists(self.file(run_id, ABORT))
+    def take_orders(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """The orders for live runs with the run's id, oldest first; `done_with` removes one."""
+        for name in sorted(name for name in self._names() if name.endswith(ORDER)):
+            order = self._read(name)
+            if order is not None:
+                yield name, order
+
+    def done_with(self, name: str) -> None:
+        _unlink(os.path.join(self.path, name))
+
+    def show_asks(self, run_id: str, requests: list[Mapping[str, Any]]) -> None:
+        """Have other workers know which permission requests are open."""
+        if requests:
+            self._write(self.file(run_id, ASKS), requests)
+        else:
+            _unlink(self.file(run_id, ASKS))
+
+    def asks(self, run_id: str) -> list[Mapping[str, Any]]:
+        """The permission requests that are open, as JSON."""
+        return self._read(os.path.basename(self.file(run_id, ASKS))) or []
 
     def forget(self, run_id: str) -> None:
         """Delete the files that only live runs need."""
-        for suffix in (UNKEPT, ABORT):
+        for suffix in (UNKEPT, ASKS):
             _unlink(self.file(run_id, suffix))
+        for name in self._names():
+            if name.startswith(run_id) and name.endswith(ORDER):
+                self.done_with(name)
+
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self.path)
+        except OSError:
+            return []
+
+    def _write(self, path: str, data: Any, once: bool = False) -> bool:
+        """Appears whole, under its name; or not at all, if there is to be one and there is."""
+        new = f"{path}-{secrets.token_hex(4)}{NEW}"
+        with open(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(as_json(data))
+        if not once:
+            os.rename(new, path)
+            return True
+        try:
+            os.link(new, path)
+        except FileExistsError:
+            return False
+        finally:
+            _unlink(new)
+        return True
+
+    def _read(self, name: str) -> Any:
+        try:
+            with open(os.path.join(self.path, name), "rb") as file:
+                return json.load(file)
+        except (OSError, ValueError, RecursionError):
+            return None  # Taken by now, or too deep for us.
 
     def sweep(self, retention: float) -> None:
         """Delete runs that ended, or lost their worker, longer than `retention` seconds ago."""
         due = time.time() - retention
-        try:
-            names = os.listdir(self.path)
-        except OSError:
-            return
-        for name in names:
+        for name in self._names():
             path = os.path.join(self.path, name)
             try:
-                if os.stat(path).st_mtime < due and name.endswith((KEPT, UNKEPT, ABORT, NEW)) and not is_written(path):
+                if os.stat(path).st_mtime < due and name.endswith(SUFFIXES) and not is_written(path):
                     os.unlink(path)
             except OSError:
                 pass  # Another worker swept it.
@@ -161,12 +215,12 @@ class JournalReader:
                 self.number += 1
                 self._last_line = line
                 if self.number > self._after:
-                    yield Item(self.number, _kind(line), line)
+                    yield Item(self.number, kind_of(line), line)
 
     @property
     def ended_well(self) -> bool:
         """Whether the last event read is a `done`."""
-        return bool(self._last_line) and _kind(self._last_line) == "done"
+        return bool(self._last_line) and kind_of(self._last_line) == "done"
 
     def writer_is_gone(self) -> bool:
         """Whether nothing more will be written. There may still be events to read."""
@@ -178,7 +232,8 @@ class JournalReader:
             os.close(fd)
 
 
-def _kind(line: bytes) -> str:
+def kind_of(line: bytes) -> str:
+    """The type of the event in a line that we wrote."""
     found = KIND.match(line)
     return "" if found is None else found[1].decode()
 

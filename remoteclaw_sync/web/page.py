@@ -1,57 +1,83 @@
-"""The example page and its server side, as one WSGI application: a chat with an agent, for one person.
+"""The chat page's server side, as one WSGI application: conversations with agents, for one person.
 
 Whoever is let in can run an agent on this machine. So each request must show its session, must use one of our host
-names (not a foreign name that points here), and must not come from another site's page. The page itself contains
-nothing secret and is open to everybody.
+names (not a foreign name that points here), and must not come from another site's page. The files of the page contain
+nothing secret and are open to everybody.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+import contextlib
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from http import HTTPStatus
-from importlib import resources
-from typing import Any
+from typing import Any, Protocol, get_args
 
 import attrs
 
-from ..types import AgentEvent
-from .detached import RunHandle, Runs, TooManyRunsError
+from ..errors import SessionBusyError, UnsupportedOperationError
+from ..types import AgentEvent, PermissionMode
+from .assets import FILES, PAGE, SAFETY
+from .background import end
+from .conversations import AskedTurn, Conversations, UnknownConversationError
+from .detached import Runs
 from .door import Door
+from .exchange import Environ, Refused, Response, as_json, bearer, body_of, content, json_body
 from .frameworks import headers as stream_headers
+from .handle import RunHandle, TooManyRunsError
 from .journal import UnknownRunError
 from .streams import EventStream, sse
+from .uploads import MAX_IMAGE, SUFFIXES, UnknownImageError, Uploads
+from .visitor import NotAskedError
+from .warm import Wanted
 
-MAX_BODY = 1 << 20  # Of a request: a long prompt, not an upload.
 HEARTBEAT = 9.0
+MOST_IMAGES = 10  # Of one message.
 COME_IN = (
     "This tab is not signed in. Open the newest link in the terminal where remoteclaw-sync serve runs. "
     "Each link works once; when one is used, the next is printed."
 )
 
-Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
-StartRun = Callable[[str, str, str | None], Iterable[AgentEvent]]
 
 
-class Refused(Exception):
-    """A request that is refused with this status and message."""
+class Agents(Protocol):
+    """Who does the work; see `WarmSessions`."""
 
-    def __init__(self, status: HTTPStatus, message: str) -> None:
-        self.status = status
-        super().__init__(message)
+    def start(self, key: str, wanted: Wanted, /) -> Iterable[AgentEvent]:
+        """A turn of the conversation `key`; ValueError and TypeError are the visitor's mistake."""
+
+    def change(self, key: str, provider: str, model: str | None, permission_mode: PermissionMode, /) -> None:
+        """Other settings, now if that can be."""
+
+    def close(self, key: str, /) -> None:
+        """The conversation is over."""
 
 
-@attrs.frozen
-class Response:
-    """The response to send."""
+@attrs.frozen(kw_only=True)
+class Settings:
+    """What a conversation starts with, and what there is to choose from.
 
-    status: HTTPStatus
-    headers: Mapping[str, str]
-    body: bytes | EventStream
+    Args:
+        providers: the agents to choose from, and whether each can be used.
+        provider, model, permission_mode: those that are selected at first.
+        cached_in_input: the agents whose input tokens include those that were read from a cache.
+        folder: where agents work, for people to read.
+    """
+
+    providers: Mapping[str, bool]
+    provider: str
+    model: str | None = None
+    permission_mode: PermissionMode = "default"
+    cached_in_input: Collection[str] = ()
+    folder: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the page."""
+        providers = [{"name": name, "installed": usable} for name, usable in self.providers.items()]
+        modes, cached = list(get_args(PermissionMode)), list(self.cached_in_input)
+        return {**attrs.asdict(self), "providers": providers, "permission_modes": modes, "cached_in_input": cached}
 
 
 @attrs.frozen(kw_only=True)
@@ -61,24 +87,27 @@ class Chat:
     Args:
         door: decides who is let in. The page gets a session from it, which every further request must show.
         hosts: the `Host` headers that are ours; None accepts any.
-        providers: the agents to choose from, and whether each can be used.
-        default: the one that is selected at first.
-        start: makes a run from provider, prompt and session id; ValueError and TypeError are the visitor's mistake.
+        settings: what there is to choose from.
+        agents: who does the work.
         runs: where the runs are kept.
+        conversations: where it is kept what was asked.
+        uploads: where images are kept.
     """
 
     door: Door
     hosts: Collection[str] | None
-    providers: Mapping[str, bool]
-    default: str
-    start: StartRun
+    settings: Settings
+    agents: Agents
     runs: Runs
+    conversations: Conversations
+    uploads: Uploads
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         try:
-            response = self._answer(environ)
+            with refusals():
+                response = self._answer(environ)
         except Refused as refused:
-            response = _json(refused.status, {"error": str(refused)})
+            response = as_json({"error": str(refused)}, refused.status)
         line = f"{response.status.value} {response.status.phrase}"
         start_response(line, list({**SAFETY, **response.headers}.items()))
         if isinstance(response.body, EventStream):
@@ -86,141 +115,196 @@ class Chat:
         return [response.body]
 
     def _answer(self, environ: Environ) -> Response:
-        method, path = environ["REQUEST_METHOD"], environ.get("PATH_INFO", "/")
-        self._check(environ, path.strip("/"))
-        match method, path.strip("/").split("/"):
+        method = environ["REQUEST_METHOD"]
+        parts = environ.get("PATH_INFO", "/").strip("/").split("/")
+        self._check(environ, method, parts)
+        match method, parts:
             case "GET", [""]:
-                return self._page()
+                return content(*FILES[PAGE])
+            case "GET", ["static", name] if name in FILES:
+                return content(*FILES[name])
             case "POST", ["api", "session"]:
-                return self._new_session(_bearer(environ))
+                return self._new_session(bearer(environ))
             case "GET", ["api", "providers"]:
-                listed = [{"name": name, "installed": usable} for name, usable in self.providers.items()]
-                return _json(HTTPStatus.OK, {"providers": listed, "default": self.default})
+                return as_json(self.settings.to_dict())
+            case _, ["api", "conversations", *where]:
+                return self._conversation(method, where, environ)
+            case _, ["api", "images", *where]:
+                return self._image(method, where, environ)
             case "POST", ["api", "runs"]:
-                return self._new_run(_body(environ))
+                return self._new_run(json_body(environ))
             case "GET", ["api", "runs", run_id, "events"]:
                 return self._events(run_id, environ.get("HTTP_LAST_EVENT_ID"))
-            case "POST", ["api", "runs", run_id, "abort"]:
-                _body(environ)
-                self._find(run_id).abort()
-                return _json(HTTPStatus.OK, {})
+            case "POST", ["api", "runs", run_id, verb]:
+                return self._tell(self.runs.get(run_id), verb, json_body(environ))
         raise Refused(HTTPStatus.NOT_FOUND, "there is no such page")
 
     # --- who may ------------------------------------------------------------------------------------------
 
     def admits(self, environ: Environ) -> bool:
         """Whether a request with these headers has a valid session."""
-        return self._is_for_us(environ) and self.door.knows(_bearer(environ))
+        return self._is_for_us(environ) and self.door.knows(bearer(environ))
 
     def _is_for_us(self, environ: Environ) -> bool:
         return self.hosts is None or environ.get("HTTP_HOST", "").lower() in self.hosts
 
-    def _check(self, environ: Environ, path: str) -> None:
+    def _check(self, environ: Environ, method: str, parts: list[str]) -> None:
         if not self._is_for_us(environ):
             raise Refused(HTTPStatus.FORBIDDEN, "this server does not go by that name")
         origin = environ.get("HTTP_ORIGIN")
         site = environ.get("HTTP_SEC_FETCH_SITE", "none")
         # Following a link from elsewhere (to the printed address) is fine; a request by another page's script is not.
-        is_page = environ["REQUEST_METHOD"] == "GET" and path == "" and origin is None
+        is_page = method == "GET" and parts == [""] and origin is None
         ours = f"http://{environ.get('HTTP_HOST', '').lower()}"
         if (origin is not None and origin != ours) or (not is_page and site not in ("same-origin", "none")):
             raise Refused(HTTPStatus.FORBIDDEN, "requests from other sites are refused")
-        if not is_page and path != "api/session" and not self.door.knows(_bearer(environ)):
+        is_public = is_page or (method == "GET" and parts[0] == "static") or parts == ["api", "session"]
+        if not is_public and not self.door.knows(bearer(environ)):
             raise Refused(HTTPStatus.FORBIDDEN, COME_IN)
-
-    # --- what there is --------------------------------------------------------------------------------------
-
-    def _page(self) -> Response:
-        head = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": POLICY}
-        return Response(HTTPStatus.OK, {**head, "Content-Length": str(len(PAGE))}, PAGE)
 
     def _new_session(self, link: str) -> Response:
         session = self.door.open(link)
         if session is None:
             raise Refused(HTTPStatus.FORBIDDEN, COME_IN)
-        return _json(HTTPStatus.CREATED, {"session": session})
+        return as_json({"session": session}, HTTPStatus.CREATED)
+
+    # --- runs ---------------------------------------------------------------------------------------------
 
     def _new_run(self, body: dict[str, Any]) -> Response:
-        provider, prompt, session_id = body.get("provider"), body.get("prompt"), body.get("session_id")
-        if not isinstance(provider, str) or not self.providers.get(provider):
-            raise Refused(HTTPStatus.BAD_REQUEST, "provider must be one that is installed")
-        if not isinstance(prompt, str) or not isinstance(session_id, str | None):
-            raise Refused(HTTPStatus.BAD_REQUEST, "prompt and session_id must be strings")
+        prompt, name = body.get("prompt"), body.get("conversation")
+        if not isinstance(prompt, str) or not isinstance(name, str | None):
+            raise Refused(HTTPStatus.BAD_REQUEST, "prompt and conversation must be strings")
+        chosen = self._chosen(body)
+        images = body.get("images", [])
+        if not isinstance(images, list) or len(images) > MOST_IMAGES:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"images must be a list of at most {MOST_IMAGES} names")
+        paths = tuple(self.uploads.path(str(image)) for image in images)
+        turn = AskedTurn(prompt, chosen["provider"], [str(image) for image in images])
+        name = self.conversations.begin(name, turn, **chosen)
         try:
-            run = self.start(provider, prompt, session_id)
-        except (ValueError, TypeError) as error:
-            raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
+            session_id = self.conversations.session_id(name, turn.provider)
+            run_id = self._started(name, turn, Wanted(prompt=prompt, images=paths, session_id=session_id, **chosen))
+        except BaseException:
+            self.conversations.not_begun(name)
+            raise
+        self.conversations.began(name, turn, run_id)
+        return as_json({"run_id": run_id, "conversation": name}, HTTPStatus.CREATED)
+
+    def _started(self, name: str, turn: AskedTurn, wanted: Wanted) -> str:
+        run = self.agents.start(name, wanted)
         try:
-            return _json(HTTPStatus.CREATED, {"run_id": self.runs.start(run).run_id})
-        except TooManyRunsError as error:
-            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, str(error)) from None
-        except OSError as error:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"the run cannot be stored: {error.strerror}") from None
+            return self.runs.start(self.conversations.watch(name, turn, run)).run_id
+        except BaseException:
+            end(run)  # A turn that never began would keep its session busy.
+            raise
 
     def _events(self, run_id: str, last_event_id: str | None) -> Response:
-        handle = self._find(run_id)
-        try:
-            stream = sse(handle, heartbeat=HEARTBEAT, retry=1.0, last_event_id=last_event_id or None)
-        except UnknownRunError as error:
-            raise Refused(HTTPStatus.NOT_FOUND, str(error)) from None
+        stream = sse(self.runs.get(run_id), heartbeat=HEARTBEAT, retry=1.0, last_event_id=last_event_id or None)
         return Response(HTTPStatus.OK, stream_headers(stream), stream)
 
-    def _find(self, run_id: str) -> RunHandle:
-        try:
-            return self.runs.get(run_id)
-        except UnknownRunError as error:
-            raise Refused(HTTPStatus.NOT_FOUND, str(error)) from None
+    def _tell(self, run: RunHandle, verb: str, body: dict[str, Any]) -> Response:
+        if verb == "abort":
+            run.abort()
+        elif verb == "steer":
+            text = body.get("text")
+            local = self.runs.local(run.run_id)
+            heard = 0 if local is None else local.count
+            run.steer(text)  # type: ignore[arg-type] # It checks.
+            self.conversations.note_further(run.run_id, heard, str(text))
+        elif verb == "answer":
+            self._answer_request(run, body)
+        else:
+            raise Refused(HTTPStatus.NOT_FOUND, "there is no such page")
+        return as_json({})
+
+    def _answer_request(self, run: RunHandle, body: dict[str, Any]) -> None:
+        request_id, allow = body.get("request_id"), body.get("allow")
+        remember, answers = body.get("remember", False), body.get("answers")
+        if not isinstance(request_id, str) or not isinstance(answers, dict | None):
+            raise Refused(HTTPStatus.BAD_REQUEST, "request_id must be a string and answers an object")
+        message = body.get("message", "")
+        run.answer(request_id, allow, message=message, remember=remember, answers=answers)  # type: ignore[arg-type]
+        self.conversations.note_answer(
+            run.run_id, request_id, ("remember" if remember else "allow") if allow else "deny"
+        )
+
+    # --- conversations and images ---------------------------------------------------------------------------
+
+    def _conversation(self, method: str, where: list[str], environ: Environ) -> Response:
+        match method, where:
+            case "GET", []:
+                return as_json({"conversations": [self._listed(one) for one in self.conversations.list()]})
+            case "GET", [name]:
+                found = self.conversations.details(name)
+                for turn in found["turns"]:  # In seconds, because the page's clock may be another.
+                    turn["age"] = max(0.0, time.time() - turn["began"])
+                return as_json(found)
+            case "POST", [name, "settings"]:
+                chosen = self._chosen(json_body(environ))
+                self.conversations.change(name, **chosen)
+                self.agents.change(name, chosen["provider"], chosen["model"], chosen["permission_mode"])
+                return as_json({})
+            case "POST", [name, "delete"]:
+                json_body(environ)
+                self._delete(name)
+                return as_json({})
+        raise Refused(HTTPStatus.NOT_FOUND, "there is no such page")
+
+    def _listed(self, one: dict[str, Any]) -> dict[str, Any]:
+        """With whether its agent waits for an answer: only one conversation is shown, and any may ask."""
+        is_asking = False
+        if one["is_running"] and one["run_id"]:
+            with contextlib.suppress(UnknownRunError):
+                is_asking = bool(self.runs.get(one["run_id"]).open_requests)
+        return {**one, "is_asking": is_asking}
+
+    def _delete(self, name: str) -> None:
+        """With all that was said in it. Only the CLI's own session stays, which is the CLI's."""
+        gone = self.conversations.delete(name)
+        self.agents.close(name)
+        for turn in gone.turns:
+            with contextlib.suppress(UnknownRunError, FileNotFoundError):
+                self.runs.get(turn.run_id).abort()
+                os.unlink(self.runs.folder.find(turn.run_id))
+            for image in turn.images:
+                self.uploads.delete(image)
+
+    def _image(self, method: str, where: list[str], environ: Environ) -> Response:
+        match method, where:
+            case "POST", []:
+                data = body_of(environ, tuple(SUFFIXES), MAX_IMAGE)
+                return as_json({"image": self.uploads.add(data)}, HTTPStatus.CREATED)
+            case "GET", [name]:
+                return content(*self.uploads.read(name))
+        raise Refused(HTTPStatus.NOT_FOUND, "there is no such page")
+
+    def _chosen(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Provider, model and permission mode: those of the body, else those of the command line."""
+        provider, model = body.get("provider"), body.get("model")
+        mode = body.get("permission_mode", self.settings.permission_mode)
+        if not isinstance(provider, str) or not self.settings.providers.get(provider):
+            raise Refused(HTTPStatus.BAD_REQUEST, "provider must be one that is installed")
+        if not isinstance(model, str | None):
+            raise Refused(HTTPStatus.BAD_REQUEST, "model must be a string")
+        if mode not in get_args(PermissionMode):
+            raise Refused(
+                HTTPStatus.BAD_REQUEST, f"permission_mode must be one of {', '.join(get_args(PermissionMode))}"
+            )
+        return {"provider": provider, "model": model or self.settings.model, "permission_mode": mode}
 
 
-def _body(environ: Environ) -> dict[str, Any]:
-    """A request's JSON. We insist on its content type, because a foreign page's form can send all the simpler ones."""
-    if environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower() != "application/json":
-        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be application/json")
-    length = environ.get("CONTENT_LENGTH") or ""
-    if not length.isdecimal():
-        raise Refused(HTTPStatus.LENGTH_REQUIRED, "Content-Length is required")
-    if int(length) > MAX_BODY:
-        raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body must not be longer than {MAX_BODY} bytes")
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """What goes wrong behind the routes, as a status that the page understands."""
     try:
-        body = json.loads(environ["wsgi.input"].read(int(length)))
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise Refused(HTTPStatus.BAD_REQUEST, "the body must be a JSON object")
-    return body
-
-
-def _bearer(environ: Environ) -> str:
-    scheme, _, token = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
-
-
-def _json(status: HTTPStatus, data: Mapping[str, Any]) -> Response:
-    body = json.dumps(data).encode()
-    head = {"Content-Type": "application/json", "Cache-Control": "no-store", "Content-Length": str(len(body))}
-    return Response(status, head, body)
-
-
-def _policy(page: str) -> str:
-    """Allows only the page's own script and style, by their hashes: nothing an agent says could run, if it got in."""
-    sources = {}
-    for tag in ("script", "style"):
-        (code,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        sources[tag] = f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
-    return (
-        f"default-src 'none'; script-src {sources['script']}; style-src {sources['style']}; connect-src 'self'; "
-        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-
-
-SAFETY = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-_TEXT = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-POLICY = _policy(_TEXT)
-PAGE = _TEXT.encode()
+        yield
+    except (SessionBusyError, UnsupportedOperationError, NotAskedError) as error:
+        raise Refused(HTTPStatus.CONFLICT, str(error)) from None
+    except TooManyRunsError as error:
+        raise Refused(HTTPStatus.TOO_MANY_REQUESTS, str(error)) from None
+    except (UnknownRunError, UnknownConversationError, UnknownImageError) as error:
+        raise Refused(HTTPStatus.NOT_FOUND, str(error)) from None
+    except (ValueError, TypeError) as error:
+        raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
+    except OSError as error:
+        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"that cannot be stored: {error.strerror}") from None

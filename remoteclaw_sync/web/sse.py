@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, get_args
 
 from .._json import COMPACT, dump
@@ -41,15 +41,16 @@ def event_dict(event: AgentEvent) -> dict[str, Any]:
     return data
 
 
-def as_json(data: Mapping[str, Any]) -> bytes:
+def as_json(data: Any) -> bytes:
     """One line of JSON that a browser can parse."""
     # A lone surrogate cannot be UTF-8; as `\udc80` it is what JSON wants.
     return dump(data, COMPACT).encode("utf-8", "backslashreplace")
 
 
-def sse_frame(kind: str, data: bytes, id: str) -> bytes:
+def sse_frame(kind: str, data: bytes, id: str | None = None) -> bytes:
     """One event of a stream. `data` is JSON, so there is no line end in it."""
-    return b"id: %s\nevent: %s\ndata: %s\n\n" % (id.encode(), kind.encode(), data)
+    named = b"" if id is None else b"id: %s\n" % id.encode()
+    return named + b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
 
 
 def ndjson_line(data: bytes, id: str) -> bytes:

@@ -6,15 +6,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from .._values import check_flag, check_seconds
 from ..engine.agent_run import AgentRun
-from ..types import AgentEvent
-from .background import Item, Pump, Source
-from .detached import RunHandle, Runs, new_run_id, runs
+from ..types import AgentEvent, AgentPermissionEvent
+from .background import Item, OnDone, Overheard, Pump, Source
+from .detached import new_run_id, runs
+from .handle import Registry, RunHandle
 from .journal import UnknownRunError
 from .sse import (
     NDJSON_HEARTBEAT,
     NDJSON_TYPE,
     SSE_HEARTBEAT,
     SSE_TYPE,
+    as_json,
     checked_types,
     event_id,
     ndjson_line,
@@ -91,7 +93,8 @@ def sse(
     include: Collection[str] | None = None,
     detach: bool = False,
     last_event_id: str | None = None,
-    registry: Runs | None = None,
+    registry: Registry | None = None,
+    on_done: OnDone | None = None,
 ) -> EventStream:
     """A run as a `text/event-stream`: `id`, `event` (our event type) and `data` (the event's JSON) for each event.
 
@@ -106,15 +109,25 @@ def sse(
         detach: the run continues without the visitor, who can come back (see `runs.resume`).
         last_event_id: for a run from the registry: continue after this event.
         registry: where the run can be found by other requests (default: `runs`).
+        on_done: called with the run's result when it ends by itself, before the visitor gets it: to keep its
+            `session_id`, for example. Not called if the visitor leaves first and the run is not detached.
     """
     check_seconds("retry", retry)
     preamble = b"" if retry is None else b"retry: %d\n\n" % round(min(retry, LONGEST) * 1000)
-    run_id, source = _source(run_or_events, detach, last_event_id, registry or runs, heartbeat)
+    run_id, source = _source(run_or_events, detach, last_event_id, registry or runs, heartbeat, on_done)
+    preamble += b"".join(sse_frame("permission", data) for data in _still_open(run_or_events, last_event_id))
 
     def encode(item: Item) -> bytes:
         return sse_frame(item.kind, item.data, event_id(run_id, item.number))
 
     return EventStream(run_id, source, SSE_TYPE, encode, heartbeat, SSE_HEARTBEAT, checked_types(include), preamble)
+
+
+def _still_open(run_or_events: RunOrEvents, last_event_id: str | None) -> list[bytes]:
+    """What waits for an answer, for a visitor who comes back. Without an id, because the last event seen stays so."""
+    if not isinstance(run_or_events, RunHandle) or (run_or_events.after == 0 and last_event_id is None):
+        return []
+    return [as_json(AgentPermissionEvent(request).to_dict()) for request in run_or_events.open_requests]
 
 
 def ndjson(
@@ -124,33 +137,45 @@ def ndjson(
     include: Collection[str] | None = None,
     detach: bool = False,
     last_event_id: str | None = None,
-    registry: Runs | None = None,
+    registry: Registry | None = None,
+    on_done: OnDone | None = None,
 ) -> EventStream:
     """A run as JSON lines: each event's JSON with its `id`; an empty line while the agent is silent. See `sse`."""
-    run_id, source = _source(run_or_events, detach, last_event_id, registry or runs, heartbeat)
+    run_id, source = _source(run_or_events, detach, last_event_id, registry or runs, heartbeat, on_done)
 
     def encode(item: Item) -> bytes:
         return ndjson_line(item.data, event_id(run_id, item.number))
 
-    return EventStream(run_id, source, NDJSON_TYPE, encode, heartbeat, NDJSON_HEARTBEAT, checked_types(include))
+    types = checked_types(include)
+    preamble = b"".join(data + b"\n" for data in _still_open(run_or_events, last_event_id))
+    return EventStream(run_id, source, NDJSON_TYPE, encode, heartbeat, NDJSON_HEARTBEAT, types, preamble)
 
 
 def _source(
-    run_or_events: RunOrEvents, detach: bool, last_event_id: str | None, registry: Runs, heartbeat: float
+    run_or_events: RunOrEvents,
+    detach: bool,
+    last_event_id: str | None,
+    registry: Registry,
+    heartbeat: float,
+    on_done: OnDone | None,
 ) -> tuple[str, Source]:
     check_seconds("heartbeat", heartbeat)
     if heartbeat is None:
         raise TypeError("heartbeat must be a number of seconds: without one, a disconnected client is never detected")
     check_flag("detach", detach)
     if isinstance(run_or_events, RunHandle):
+        if on_done is not None:
+            raise ValueError("on_done needs a run that begins here, not one of the registry")
         return _followed(run_or_events, last_event_id)
     if last_event_id is not None:
         raise ValueError("last_event_id needs a run from the registry: runs.get(run_id) or runs.resume(last_event_id)")
+    if on_done is not None:
+        run_or_events = Overheard(run_or_events, on_done)
     if detach:
         return _followed(registry.start(run_or_events), None)
     run_id = new_run_id()
     pump = Pump(run_or_events)
-    if isinstance(pump.events, AgentRun):
+    if isinstance(pump.events, AgentRun) or isinstance(getattr(pump.events, "run", None), AgentRun):
         pump.on_end = registry.watch(run_id, pump.events)
     return run_id, pump
 

@@ -28,6 +28,11 @@ def items(source: Mapping[str, Any], key: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def objects(source: Mapping[str, Any], key: str) -> list[Message]:
+    """The objects of that field, if it is an array."""
+    return [item for item in items(source, key) if type(item) is dict]
+
+
 def strings(source: Mapping[str, Any], key: str) -> list[str]:
     """The strings of that field, if it is an array."""
     return [item for item in items(source, key) if isinstance(item, str)]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import codecs
 import functools
+import itertools
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 logger = logging.getLogger(__name__)
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
+PREAMBLE_CHARACTERS = 65_536
 NEWLINE = "\n"
 
 
@@ -89,6 +91,42 @@ class LineFramer:
     def _without_bom(self, block: bytes) -> bytes:
         at_start, self._at_start = self._at_start, False
         return block.removeprefix(codecs.BOM_UTF8) if at_start else block
+
+
+class LineReader(LineFramer):
+    """Makes items of a byte stream, chunk by chunk: one for each line that is complete, by default its JSON value."""
+
+    def __init__(self, parse: Callable[[bytes], list[Any]] | None = None, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        super().__init__(max_line_bytes)
+        self._parse = parse or functools.partial(parse_block, fast=fast_parser())
+        self.lines_reported = 0  # Of the skipped ones, those that the consumer knows of.
+        self.has_events = False  # Some CLIs print their help on the stream of events, before the first or instead.
+        self.preamble = ""  # What was printed there, as long as no event has followed.
+        self.rest: Iterator[Any] = iter(())  # What of the last chunk has not been taken yet.
+
+    def feed(self, chunk: bytes | None) -> Iterator[Any]:
+        """What this chunk completes; None is the end of the stream."""
+        block = self.flush_block() if chunk is None else self.push_block(chunk)
+        if block is None:
+            self.rest = iter(())
+            return self.rest
+        if not self.has_events:
+            self._look_for_event(block)
+        if len(block) <= PIECE_BYTES:
+            self.rest = iter(self._parse(block))
+        else:
+            self.rest = itertools.chain.from_iterable(map(self._parse, pieces_of(block)))
+        return self.rest
+
+    def _look_for_event(self, block: bytes) -> None:
+        self.has_events = any(line.lstrip().startswith(b"{") for line in block.split(b"\n"))
+        words = "" if self.has_events else f"{self.preamble}\n{decode(block)}".strip()
+        self.preamble = words[:PREAMBLE_CHARACTERS]
+
+
+def lines_of(block: bytes) -> list[bytes]:
+    """The lines themselves."""
+    return block.split(b"\n")
 
 
 def _lines_of(block: bytes | None) -> list[str]:

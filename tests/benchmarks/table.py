@@ -12,7 +12,6 @@ from unittest import mock
 import attrs
 
 from remoteclaw_sync import AgentDoneEvent, CLIRuntimeBase
-from remoteclaw_sync.engine import dialect
 from remoteclaw_sync.wire import json_lines as ndjson
 
 from .measure import Ratio
@@ -72,7 +71,7 @@ class Bench:
 def parser(name: str) -> Iterator[None]:
     """Have the runtimes parse with "json" (as if nothing else were installed) or "orjson"."""
     found = (lambda: None) if name == "json" else ndjson.fast_parser
-    with mock.patch.object(dialect, "fast_parser", found):
+    with mock.patch.object(ndjson, "fast_parser", found):
         yield
 
 

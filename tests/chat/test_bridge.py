@@ -7,7 +7,7 @@ import json
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from remoteclaw_sync import (
     AgentToolResultEvent,
     AgentToolUseEvent,
     BridgeCallbacks,
+    Budget,
     ChannelMessage,
+    CodexCliRuntime,
     ErrorSubtype,
     McpMessageTarget,
     PermissionRequest,
@@ -33,6 +35,7 @@ from remoteclaw_sync import (
 )
 from remoteclaw_sync.chat.bridge import ChannelBridge, RetryPolicy, Route
 from remoteclaw_sync.chat.sessions import SessionMap
+from remoteclaw_sync.testing import FakeCli, fake_cli  # noqa: F401 - a fixture
 from remoteclaw_sync.tool_server.messaging import CronJob, GatewayTools, OutgoingMessage
 from tests.fakes import PATIENCE, start_host, wait_until
 from tests.tool_server.agents import FakeAgent, ScriptedRuntime, journal
@@ -90,6 +93,40 @@ def test_a_message_is_answered_and_the_next_one_continues_its_session(make: Any,
     assert (first.error, first.run.ok) == (None, True)
 
 
+@pytest.mark.parametrize("warm", [0, 1])
+def test_a_bot_whose_budget_is_used_up_answers_nobody_until_the_next_day(
+    make: Any,
+    fake_cli: Callable[..., FakeCli],  # noqa: F811
+    warm: int,
+) -> None:
+    now = [1_795_000_000.0]
+    day = Budget(max_runs=2, period="day", clock=lambda: now[0])
+    fake = fake_cli("claude", "fine")
+    with make("claude", budget=day, warm=warm) as bridge:
+        assert bridge.handle(message("one")).payloads == (ReplyPayload("fine"),)
+        assert bridge.handle(message("two", chat="c2")).payloads == (ReplyPayload("fine"),)
+        refused = bridge.handle(message("three"))
+        assert (refused.payloads, refused.run.error_subtype) == ((), "limit")
+        assert "used up" in refused.error
+        assert len(fake.calls) == 2
+        now[0] += 86_400
+        assert bridge.handle(message("four")).payloads == (ReplyPayload("fine"),)
+    assert day.spent.runs == 1
+
+
+@pytest.mark.parametrize("warm", [0, 1])
+def test_a_bot_whose_agent_goes_over_a_limit_delivers_what_was_said(
+    make: Any,
+    fake_cli: Callable[..., FakeCli],  # noqa: F811
+    warm: int,
+) -> None:
+    fake_cli("claude", "I looked.")
+    with make("claude", max_tokens=1, fallbacks=[ScriptedRuntime(ok("never asked"))], warm=warm) as bridge:
+        delivered = bridge.handle(message("one"))
+    assert delivered.run.error_subtype == "limit"
+    assert delivered.payloads == (ReplyPayload("I looked."),)
+
+
 def test_an_answer_without_text_has_no_payload(make: Any) -> None:
     assert make(ScriptedRuntime(ok(""))).handle(message("hi")).payloads == ()
 
@@ -103,6 +140,7 @@ def test_a_long_answer_comes_in_chunks(make: Any) -> None:
 def test_the_run_gets_what_the_bridge_was_given(make: Any, tmp_path: Path) -> None:
     runtime = ScriptedRuntime(ok("fine"))
     options = {"system_prompt": "be nice", "model": "m", "permission_mode": "read-only", "deadline": 9.0}
+    options |= {"max_turns": 3, "max_tool_calls": 4, "max_tokens": 5, "max_cost_usd": 6.0, "budget": Budget()}
     bridge = make(runtime, env={"A": "1"}, extra_args=["--x"], **options)
     bridge.handle(message("hi", extra_context="From: Ann", media_urls=["http://x/1.png"]))
     (params,) = runtime.seen
@@ -122,6 +160,15 @@ def test_bad_arguments_raise_when_they_are_given(make: Any) -> None:
         make(object())
     with pytest.raises(ValueError, match="deadline"):
         make(ScriptedRuntime(), deadline=-1)
+    with pytest.raises(ValueError, match="max_tokens must be at least 1"):
+        make(ScriptedRuntime(), max_tokens=0)
+    with pytest.raises(ValueError, match="codex does not tell what a run costs; give the runtime prices="):
+        make(ScriptedRuntime(), fallbacks=[CodexCliRuntime()], budget=Budget(max_cost_usd=1.0))
+    with pytest.raises(TypeError, match="message must be a ChannelMessage"):
+        make(ScriptedRuntime()).handle("hi")
+    for name in ("model", "call_timeout", "retry", "session_map", "tools", "extra_args"):
+        with pytest.raises(TypeError, match=name):
+            make(ScriptedRuntime(), **{name: object()})
 
 
 def test_a_session_the_cli_no_longer_knows_is_forgotten_and_the_message_answered_in_a_new_one(

@@ -238,6 +238,7 @@ def own_file_system(tmp_path: Path) -> list[str]:
     return [*private, f'{mount} && exec "$@"', str(tmp_path)]
 
 
+@pytest.mark.slow
 def test_a_full_file_system_costs_neither_the_answer_nor_the_conversation(
     tmp_path: Path, own_file_system: list[str]
 ) -> None:
@@ -267,6 +268,7 @@ def test_a_full_file_system_costs_neither_the_answer_nor_the_conversation(
     assert (host.returncode, out) == (0, "hi None True\nhi None True\nhi None False\n")
 
 
+@pytest.mark.slow
 def test_a_disk_that_becomes_read_only_costs_neither_the_answer_nor_the_conversation(
     tmp_path: Path, own_file_system: list[str]
 ) -> None:

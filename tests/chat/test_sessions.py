@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from remoteclaw_sync.types import ChannelMessage
 from tests.fakes import PATIENCE, start_host
 
 DAY = 86_400.0
+OpenMap = Callable[..., Any]  # Of SessionMap or ClusterSessionMap.
 ANN = Conversation("/work", "telegram", "chat", "ann")
 BOB = Conversation("/work", "telegram", "chat", "bob")
 
@@ -35,20 +37,38 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "sessions.db"
 
 
+@pytest.fixture(params=["one machine", pytest.param("several machines", marks=[pytest.mark.slow, pytest.mark.redis])])
+def open_map(request: pytest.FixtureRequest, path: Path) -> Iterator[OpenMap]:
+    """Opens maps of the same sessions: what holds in a file has to hold in Redis."""
+    if request.param == "one machine":
+        yield lambda **options: SessionMap(path, **options)
+        return
+    from remoteclaw_sync.cluster import Cluster
+    from remoteclaw_sync.cluster.session_map import ClusterSessionMap
+
+    cluster = Cluster(request.getfixturevalue("redis_url"), prefix=f"sessions-{os.getpid()}-{path.parent.name}")
+
+    def make(ttl: float | None = 7 * DAY, **options: Any) -> ClusterSessionMap:
+        return ClusterSessionMap(cluster.link, cluster.session_map.lines, ttl, **options)
+
+    yield make
+    cluster.close()
+
+
 @pytest.fixture
-def sessions(path: Path) -> Iterator[SessionMap]:
-    with SessionMap(path) as opened:
+def sessions(open_map: OpenMap) -> Iterator[Any]:
+    with open_map() as opened:
         yield opened
 
 
 # --- what it remembers ---------------------------------------------------------------------------------------
 
 
-def test_a_session_is_remembered_beyond_the_end_of_the_map(path: Path) -> None:
-    with SessionMap(path) as first:
+def test_a_session_is_remembered_beyond_the_end_of_the_map(open_map: OpenMap) -> None:
+    with open_map() as first:
         assert first.get("claude", ANN) is None
         first.set("claude", ANN, "s1")
-    with SessionMap(path) as second:
+    with open_map() as second:
         assert second.get("claude", ANN) == "s1"
 
 
@@ -81,9 +101,9 @@ def test_forgetting_a_session_spares_one_that_has_replaced_it(sessions: SessionM
     assert sessions.get("claude", ANN) is None
 
 
-def test_a_session_expires_when_it_has_not_been_used_for_a_week_and_using_it_counts(path: Path) -> None:
+def test_a_session_expires_when_it_has_not_been_used_for_a_week_and_using_it_counts(open_map: OpenMap) -> None:
     clock = Clock()
-    with SessionMap(path, clock=clock) as sessions:
+    with open_map(clock=clock) as sessions:
         sessions.set("claude", ANN, "s1")
         sessions.set("claude", BOB, "s2")
         clock.now += 6 * DAY
@@ -94,10 +114,10 @@ def test_a_session_expires_when_it_has_not_been_used_for_a_week_and_using_it_cou
         assert len(sessions) == 1
 
 
-def test_a_clock_that_was_far_ahead_for_a_while_has_cost_no_session(path: Path) -> None:
+def test_a_clock_that_was_far_ahead_for_a_while_has_cost_no_session(open_map: OpenMap) -> None:
     """One look at a clock that was wrong for a moment deleted them all."""
     clock = Clock()
-    with SessionMap(path, clock=clock) as sessions:
+    with open_map(clock=clock) as sessions:
         sessions.set("claude", ANN, "s1")
         sessions.set("claude", BOB, "s2")
         clock.now += 30 * DAY
@@ -125,9 +145,9 @@ def test_of_expired_sessions_only_the_last_stay_in_the_file(path: Path, monkeypa
     assert users == ["7", "8", "9", "ann"]
 
 
-def test_a_map_without_a_ttl_keeps_everything(path: Path) -> None:
+def test_a_map_without_a_ttl_keeps_everything(open_map: OpenMap) -> None:
     clock = Clock()
-    with SessionMap(path, ttl=None, clock=clock) as sessions:
+    with open_map(ttl=None, clock=clock) as sessions:
         sessions.set("claude", ANN, "s1")
         clock.now += 10_000 * DAY
         assert sessions.get("claude", ANN) == "s1"
@@ -244,6 +264,7 @@ def test_threads_lose_no_update(sessions: SessionMap) -> None:
     assert len(sessions) == 160
 
 
+@pytest.mark.slow
 def test_processes_that_start_at_once_lose_no_update(path: Path) -> None:
     code = """
         import sys
@@ -289,8 +310,8 @@ def test_turns_in_a_conversation_come_in_the_order_they_were_taken(sessions: Ses
 
 
 @pytest.mark.slow
-def test_two_maps_of_one_file_are_one_queue(path: Path, sessions: SessionMap) -> None:
-    with SessionMap(path) as other:
+def test_two_maps_of_one_file_are_one_queue(open_map: OpenMap, sessions: SessionMap) -> None:
+    with open_map() as other:
         with sessions.turn(ANN) as first, other.turn(ANN) as second:
             assert first.wait()
             assert not second.wait(give_up=answers(False, True))
@@ -330,6 +351,7 @@ def answers(*values: bool) -> Callable[[], bool]:
     return lambda: next(remaining)
 
 
+@pytest.mark.slow
 def test_processes_take_turns_one_at_a_time_and_in_order(path: Path, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     code = """
@@ -399,8 +421,9 @@ def test_a_forked_copy_shares_the_map_and_does_not_give_up_its_parents_turn(sess
     assert sessions.get("claude", BOB) == "from the child"
 
 
-def test_the_columns_of_the_file_are_as_documented(path: Path, sessions: SessionMap) -> None:
-    sessions.set("claude", Conversation("/w", "slack", "C", "U", "T"), "s1")
+def test_the_columns_of_the_file_are_as_documented(path: Path) -> None:
+    with SessionMap(path) as sessions:
+        sessions.set("claude", Conversation("/w", "slack", "C", "U", "T"), "s1")
     connection = sqlite3.connect(path)
     try:
         row = connection.execute(

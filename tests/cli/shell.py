@@ -23,7 +23,7 @@ from tests.fakes import PATIENCE
 MODULE = (sys.executable, "-m", "remoteclaw_sync")
 # Gives the program a controlling terminal, so that ^C means something.
 ON_TERMINAL = "import fcntl,os,sys,termios; fcntl.ioctl(2, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-SEQUENCE = re.compile(r"\x1b\[([0-9;]*)([A-Za-z])")
+SEQUENCE = re.compile(r"\x1b\[([0-9;]*|\?2004)([A-Za-z])")
 
 
 def environment(**changes: str | None) -> dict[str, str]:
@@ -68,12 +68,13 @@ class Terminal:
         stdout: int | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        program: Sequence[str] = MODULE,
     ) -> None:
         self._master, slave = pty.openpty()
         self.columns = columns
         self.resize(columns)
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", ON_TERMINAL, *MODULE, *arguments],
+            [sys.executable, "-I", "-S", "-c", ON_TERMINAL, *program, *arguments],
             stdin=slave,
             stdout=slave if stdout is None else stdout,
             stderr=slave,
@@ -93,13 +94,24 @@ class Terminal:
         self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()
-        os.close(self._master)
+        if self._master >= 0:
+            os.close(self._master)
 
-    def resize(self, columns: int) -> None:
-        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    def resize(self, columns: int, rows: int = 24) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode())
+
+    def hang_up(self) -> None:
+        """As when the connection is lost."""
+        os.close(self._master)
+        self._master = -1
+
+    @property
+    def modes(self) -> list[Any]:
+        """The terminal's, as `stty` shows them."""
+        return termios.tcgetattr(self._master)
 
     def read_until(self, predicate: Callable[[str], Any]) -> str:
         """Read on until the whole output satisfies this; returns it."""
@@ -141,10 +153,12 @@ def render(output: str, columns: int) -> str:
         if found:
             position = found.end()
             match found[2]:
-                case "m":
+                case "m" | "h" | "l":
                     pass
                 case "A":
                     row = max(0, row - int(found[1] or 1))
+                case "C":
+                    column += int(found[1] or 1)
                 case "J":
                     del rows[row][column:]
                     del rows[row + 1 :]

@@ -28,7 +28,7 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"remoteclaw-sync {remoteclaw_sync.__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["demo", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["demo", "--help"], ["chat", "--help"]])
 def test_help_has_examples(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -73,7 +73,7 @@ def test_help_lists_a_topic_for_every_page_that_is_shipped(capsys: pytest.Captur
 def test_a_completion_script_knows_commands_and_options(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
-    for word in ("run", "doctor", "permission-mode", "opencode"):
+    for word in ("run", "chat", "approve", "doctor", "permission-mode", "opencode"):
         assert word in script
 
 

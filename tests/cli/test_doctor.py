@@ -313,6 +313,7 @@ def test_no_login_is_told(machine: Machine) -> None:
 def test_git_and_trust_of_the_folder_are_told(machine: Machine) -> None:
     assert machine.report()["folder"]["git"] is False
     (machine.project / ".git").mkdir()
+    (machine.project / ".git" / "HEAD").write_text("ref: refs/heads/main")
     (machine.home / ".gemini").mkdir()
     (machine.home / ".gemini" / "trustedFolders.json").write_text(json.dumps({str(machine.project): "TRUST_FOLDER"}))
     (machine.home / ".codex").mkdir()
@@ -346,6 +347,7 @@ def sleeper(identity: str, container: Container) -> Iterator[tuple[subprocess.Po
             container.kill(process)
 
 
+@pytest.mark.slow
 def test_an_orphan_is_found_and_ended_on_request_only(contained: Machine, container: Container) -> None:
     dead_host = run_host(TELL_IDENTITY, inside=container.inside).strip()
     with sleeper(dead_host, container) as (process, pid):
@@ -359,6 +361,7 @@ def test_an_orphan_is_found_and_ended_on_request_only(contained: Machine, contai
         assert contained.report()["leftovers"] == []
 
 
+@pytest.mark.slow
 def test_a_process_whose_host_lives_is_left_alone(contained: Machine, container: Container) -> None:
     with start_host(f"{TELL_IDENTITY}; input()", inside=container.inside, stdin=subprocess.PIPE) as host:
         assert host.stdout is not None
@@ -368,6 +371,7 @@ def test_a_process_whose_host_lives_is_left_alone(contained: Machine, container:
         container.kill(host)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("identity", [host_identity(), "1", "77-1-1", "nonsense"], ids=["elsewhere", "1", "77", "word"])
 def test_a_process_whose_host_is_not_known_is_left_alone(
     identity: str, contained: Machine, container: Container
@@ -384,6 +388,7 @@ def borrow(path: Path) -> BorrowedConfig:
     return loan
 
 
+@pytest.mark.slow
 def test_a_config_that_a_dead_host_borrowed_is_found_and_restored(contained: Machine) -> None:
     settings = contained.project / ".gemini" / "settings.json"
     settings.parent.mkdir()
@@ -423,6 +428,7 @@ def test_a_damaged_journal_is_told_and_nothing_is_touched(contained: Machine) ->
     assert (settings.read_text(), journal.read_text()) == ("{}", "{")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ['{"existed": true, "created_folder": false, "merged_sha256": "0"}', "[]", "null"])
 def test_a_forged_or_partial_journal_is_told_and_the_rest_is_put_right(contained: Machine, content: str) -> None:
     settings = contained.project / ".gemini" / "settings.json"

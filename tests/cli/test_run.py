@@ -47,6 +47,7 @@ def test_off_a_terminal_stderr_has_the_summary_and_nothing_else(tmp_path: Path) 
         assert part in line
 
 
+@pytest.mark.slow
 def test_the_command_in_the_last_line_resumes_the_session(tmp_path: Path) -> None:
     first = cli("run", "--provider", "demo", "--cwd", str(tmp_path), "Hi").stderr.decode().splitlines()[-1]
     command = shlex.split(first.partition("to continue: ")[2])
@@ -61,6 +62,7 @@ def test_quiet_leaves_the_answer_alone(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("-",)])
 def test_the_prompt_may_come_on_stdin(arguments: tuple[str, ...], tmp_path: Path) -> None:
     done = cli("run", "-p", "demo", *arguments, stdin="Grüße\naus der Pipe", cwd=tmp_path)
@@ -81,6 +83,7 @@ def test_a_pipe_gets_the_text_as_it_is(tmp_path: Path) -> None:
 # --- which CLI ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_a_provider_the_first_installed_one_is_taken_and_named(tmp_path: Path) -> None:
     codex = write_fake_cli(tmp_path, "codex", "I am Codex")
     write_fake_cli(tmp_path, "opencode", "I am OpenCode")
@@ -98,6 +101,7 @@ def test_with_nothing_installed_it_says_how_to_install_each_and_that_the_demo_wo
     assert "remoteclaw_sync demo" in said
 
 
+@pytest.mark.slow
 def test_a_named_cli_that_is_missing_fails_the_run(tmp_path: Path) -> None:
     done = cli("run", "-p", "gemini", "Hi", env=path_with(tmp_path))
     assert done.returncode == 1
@@ -107,6 +111,7 @@ def test_a_named_cli_that_is_missing_fails_the_run(tmp_path: Path) -> None:
 # --- options --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_options_and_what_follows_the_dashes_reach_the_cli(tmp_path: Path) -> None:
     claude = write_fake_cli(tmp_path, "claude", "OK")
     (tmp_path / "work").mkdir()
@@ -135,7 +140,7 @@ def test_options_and_what_follows_the_dashes_reach_the_cli(tmp_path: Path) -> No
         (("run", "-p", "demo"), "no prompt: there was nothing on stdin"),
         (("run", "-p", "demo", ""), "prompt must not be empty"),
         (("replay", "/no/such"), "cannot read /no/such: No such file"),
-        (("doctor", "--", "x"), "only run and demo take arguments for the CLI"),
+        (("doctor", "--", "x"), "only run, demo and chat take arguments for the CLI"),
         ((), "the following arguments are required: COMMAND"),
     ],
 )
@@ -155,6 +160,7 @@ def test_a_mistake_on_the_command_line_is_named_with_exit_code_2(
 # --- JSON -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_json_prints_our_events_and_nothing_else(tmp_path: Path) -> None:
     done = cli("demo", "--json", "Hi", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -166,6 +172,7 @@ def test_json_prints_our_events_and_nothing_else(tmp_path: Path) -> None:
     assert found[-1].result.ok
 
 
+@pytest.mark.slow
 def test_json_can_be_piped_into_a_program_that_reads_json(tmp_path: Path) -> None:
     """jq where there is one; Python's own parser otherwise."""
     by_python = f"{sys.executable} -c 'import json, sys; [print(json.loads(line)[\"type\"]) for line in sys.stdin]'"
@@ -177,6 +184,7 @@ def test_json_can_be_piped_into_a_program_that_reads_json(tmp_path: Path) -> Non
     assert "tool_use" in done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_json_lines_come_as_they_happen_and_ctrl_c_still_ends_with_done(tmp_path: Path) -> None:
     with start("demo", "--json", "demo:hang", cwd=tmp_path) as process:
         assert process.stdout is not None
@@ -191,6 +199,7 @@ def test_json_lines_come_as_they_happen_and_ctrl_c_still_ends_with_done(tmp_path
     assert rest[-1].result.aborted
 
 
+@pytest.mark.slow
 def test_json_stays_json_whatever_the_agent_says(tmp_path: Path) -> None:
     message = {"id": "m", "content": [{"type": "text", "text": "\ud83d half \x1b[2J\u2028é"}]}
     nan = '{"type": "tool_use", "id": "t", "name": "x", "input": {"n": NaN, "l": [Infinity, 1.5]}}'
@@ -209,6 +218,7 @@ def test_json_stays_json_whatever_the_agent_says(tmp_path: Path) -> None:
         assert parsed[1]["input"] == {"n": None, "l": [None, 1.5]}
 
 
+@pytest.mark.slow
 def test_text_that_the_encoding_lacks_does_not_stop_the_answer(tmp_path: Path) -> None:
     write_fake_cli(tmp_path, "claude", FakeAnswer("Grüße \ud83d und 日本", tools=[ToolCall("日本", output="é")]))
     done = cli("run", "-p", "claude", "Hi", env={**path_with(tmp_path), "PYTHONIOENCODING": "ascii"})
@@ -219,6 +229,7 @@ def test_text_that_the_encoding_lacks_does_not_stop_the_answer(tmp_path: Path) -
 # --- how it ends ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_told_on_stderr_with_exit_code_1(tmp_path: Path) -> None:
     done = cli("demo", "demo:fail", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, b"")
@@ -227,6 +238,7 @@ def test_a_failed_run_is_told_on_stderr_with_exit_code_1(tmp_path: Path) -> None
     assert summary.startswith("✗ failed (overloaded)")
 
 
+@pytest.mark.slow
 def test_an_unknown_session_fails_the_run(tmp_path: Path) -> None:
     done = cli("demo", "--resume", "nobody-knows", "Hi", cwd=tmp_path)
     assert done.returncode == 1
@@ -263,6 +275,7 @@ def test_a_signal_ends_the_agent_and_says_how_to_go_on(number: signal.Signals, c
     assert "--resume de300000-" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("demo", "Hi"), ("demo", "--json", "Hi")])
 def test_a_reader_that_leaves_ends_the_run_without_a_word(arguments: tuple[str, ...], tmp_path: Path) -> None:
     with start(*arguments, cwd=tmp_path, env=environment(REMOTECLAW_DEMO_PACE="0.01")) as process:
@@ -274,6 +287,7 @@ def test_a_reader_that_leaves_ends_the_run_without_a_word(arguments: tuple[str, 
         assert process.wait(PATIENCE) == 141
 
 
+@pytest.mark.slow
 def test_head_gets_its_line(tmp_path: Path) -> None:
     with start("demo", "Hi", cwd=tmp_path, env=environment(REMOTECLAW_DEMO_PACE="0.01")) as process:
         head = subprocess.run(["head", "-n", "1"], stdin=process.stdout, capture_output=True, timeout=PATIENCE)
@@ -295,6 +309,7 @@ def test_a_closed_stdout_does_not_stop_the_run(tmp_path: Path) -> None:
 # --- recordings -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_recorded_run_is_replayed_word_for_word(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     cassette = str(tmp_path / "run.jsonl")
@@ -308,9 +323,51 @@ def test_a_recorded_run_is_replayed_word_for_word(tmp_path: Path) -> None:
     assert replayed == recorded
 
 
+@pytest.mark.slow
 def test_the_replay_of_a_failed_run_fails(tmp_path: Path) -> None:
     cassette = str(tmp_path / "run.jsonl")
     cli("demo", "--record", cassette, "demo:fail", cwd=tmp_path)
     done = cli("replay", cassette)
     assert done.returncode == 1
     assert "529 Overloaded" in done.stderr.decode()
+
+
+def schema_in(folder: Path, schema: object) -> str:
+    path = folder / "schema.json"
+    path.write_text(json.dumps(schema))
+    return str(path)
+
+
+NUMBER = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
+
+
+@pytest.mark.slow
+def test_with_a_schema_the_value_alone_is_printed(tmp_path: Path) -> None:
+    write_fake_cli(tmp_path, "gemini", 'It is this:\n```json\n{"number": 7}\n```')
+    done = cli("run", "-p", "gemini", "--schema", schema_in(tmp_path, NUMBER), "Which?", env=path_with(tmp_path))
+    assert (done.returncode, json.loads(done.stdout), done.stderr) == (0, {"number": 7}, b"")
+
+
+@pytest.mark.slow
+def test_with_a_schema_and_no_value_nothing_is_printed_and_the_exit_code_is_1(tmp_path: Path) -> None:
+    write_fake_cli(tmp_path, "gemini", "I would rather not.")
+    done = cli("run", "-p", "gemini", "--schema", schema_in(tmp_path, NUMBER), "Which?", env=path_with(tmp_path))
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"[invalid_output]" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", ["[1]", "{", None])
+def test_a_schema_that_cannot_be_used_is_a_mistake_on_the_command_line(content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "schema.json"
+    if content is not None:
+        path.write_text(content)
+    done = cli("run", "-p", "demo", "--schema", str(path), "Which?")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"--schema: " in done.stderr
+
+
+def test_a_limit_ends_the_run_with_exit_code_1(tmp_path: Path) -> None:
+    done = cli("demo", "--max-tool-calls=1", "--max-tokens=1", "Hi", cwd=tmp_path)
+    assert done.returncode == 1
+    assert b"max_t" in done.stderr

@@ -46,6 +46,7 @@ def test_the_status_tells_what_the_agent_is_doing_and_for_how_long(tmp_path: Pat
     assert re.search(r"(starting|thinking) · 0 s", output)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_agent_and_leaves_the_terminal_clean(tmp_path: Path) -> None:
     with Terminal("demo", "demo:hang", cwd=tmp_path) as terminal:
         terminal.read_until(lambda output: "working" in output)
@@ -97,6 +98,7 @@ def test_no_color_means_no_colour(tmp_path: Path) -> None:
         assert "→ LS ." in terminal.screen
 
 
+@pytest.mark.slow
 def test_a_dumb_terminal_gets_no_escape_at_all(tmp_path: Path) -> None:
     with Terminal("demo", "Hi", cwd=tmp_path, env=environment(TERM="dumb")) as terminal:
         assert terminal.finish() == 0
@@ -104,6 +106,7 @@ def test_a_dumb_terminal_gets_no_escape_at_all(tmp_path: Path) -> None:
         assert "→ LS ." in terminal.output
 
 
+@pytest.mark.slow
 def test_an_agent_cannot_command_the_terminal(tmp_path: Path) -> None:
     nasty = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x1b[0m \x9b5A\x08\x08over\rwrite\x1bc \x1b]52;c;aGk=\x1b\\end"
     tool = ToolCall(nasty, {"command": nasty}, nasty)
@@ -124,6 +127,7 @@ def test_an_error_cannot_command_the_terminal_either(tmp_path: Path) -> None:
         assert "error: bad thing\nsecond line" in terminal.screen
 
 
+@pytest.mark.slow
 def test_wide_characters_do_not_fold_a_tool_line(tmp_path: Path) -> None:
     tool = ToolCall("検索", {"query": "日本語" * 40}, "結果" * 60)
     write_fake_cli(tmp_path, "claude", FakeAnswer("OK", tools=[tool]))
@@ -139,6 +143,7 @@ def test_wide_characters_do_not_fold_a_tool_line(tmp_path: Path) -> None:
     assert display_width(result) <= 40
 
 
+@pytest.mark.slow
 def test_with_stdout_elsewhere_the_terminal_shows_everything_but_the_answer(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     with (

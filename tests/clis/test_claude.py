@@ -266,6 +266,19 @@ def test_usage_since_the_last_result_is_added_up_where_the_totals_are_of_the_who
     line = {"type": "result", "subtype": "success", "total_cost_usd": 9.0, "modelUsage": total, "result": "x"}
     lines_to_events(*[{**line, "model_usage_since_last_result": recent}] * 2, runtime=runtime)
     assert (runtime.outcome.usage, runtime.outcome.total_cost_usd) == (AgentUsage(40, 4), 0.5)
+    # A turn that an earlier line has counted already (a background agent ended at once), and one that used nothing.
+    usage = {"input_tokens": 20, "output_tokens": 2}
+    nothing_new = {**line, "usage": usage, "model_usage_since_last_result": {}}
+    lines_to_events(nothing_new, {**line, "model_usage_since_last_result": recent}, runtime=runtime)
+    assert (runtime.outcome.usage, runtime.outcome.total_cost_usd) == (AgentUsage(60, 6), 0.75)
+
+
+def test_a_request_that_fails_in_a_resumed_session_is_not_charged_with_what_the_session_used_before() -> None:
+    runtime = ClaudeCliRuntime()
+    total = {"m": {"inputTokens": 540, "outputTokens": 54, "costUSD": 9.0}}
+    line = {"type": "result", "subtype": "success", "is_error": True, "total_cost_usd": 9.0, "modelUsage": total}
+    lines_to_events({**line, "model_usage_since_last_result": {}}, runtime=runtime)
+    assert (runtime.outcome.usage, runtime.outcome.total_cost_usd) == (AgentUsage(), 0.0)
 
 
 def test_the_useless_id_of_a_failed_resume_is_not_kept(tmp_path: Path) -> None:
@@ -305,6 +318,21 @@ def test_whole_messages_after_the_end_of_the_stream_are_not_told_twice() -> None
     )
     assert [event.text for event in events if isinstance(event, AgentTextEvent)] == ["one", "two", "two"]
     assert codes(events) == []
+
+
+def test_a_message_that_claude_abandons_and_asks_for_again_is_marked() -> None:
+    """Source: 2.1.326, whose API reports an error in mid-stream: `message_stop` comes all the same."""
+    abandoned = stream({"type": "message_stop"}) | {"abandoned_blocks": {"api_message_id": "m1"}}
+    half = [
+        started("m1"),
+        block_started(0, type="text", text=""),
+        delta(0, "text", "Half "),
+        block_stopped(0),
+        abandoned,
+    ]
+    events = lines_to_events(*half, whole("m2", said("Half an answer.")))
+    assert [event.type for event in events] == ["text", "error", "text"]
+    assert codes(events) == [WARNING]
 
 
 def test_equal_text_in_another_message_is_told_again() -> None:

@@ -15,9 +15,12 @@ from remoteclaw_sync import (
     AgentTextEvent,
     AgentUsage,
     Allow,
+    ClaudeCliRuntime,
     Deny,
 )
 from remoteclaw_sync.clis.claude.live import ClaudeLiveDialect
+from remoteclaw_sync.engine.answers import asking, with_format
+from tests.fakes import codes
 
 PARAMS = AgentExecuteParams("hello")
 
@@ -44,7 +47,7 @@ def ask(dialect: ClaudeLiveDialect, number: str = "r1", **fields: Any) -> AgentP
 
 def test_every_line_that_is_sent_is_one_json_object() -> None:
     dialect = ClaudeLiveDialect()
-    said = [dialect.opening(), dialect.begin_turn(AgentExecuteParams("a\nb\u2028\x85 é")), dialect.steer("c\nd")]
+    said = [dialect.opening(PARAMS), dialect.begin_turn(AgentExecuteParams("a\nb\u2028\x85 é")), dialect.steer("c\nd")]
     said += [dialect.interrupt(), dialect.set_model(None), dialect.farewell()]
     event = ask(dialect)
     said.append(dialect.answer(event.request, Deny("no\nno")))
@@ -53,9 +56,16 @@ def test_every_line_that_is_sent_is_one_json_object() -> None:
         assert (line.count(b"\n"), type(json.loads(line)), line.isascii()) == (1, dict, True)
 
 
+def test_the_opening_names_the_schema_of_the_answers() -> None:
+    agent, fields = ClaudeCliRuntime().live_copy(), with_format(AgentExecuteParams("-", output_type=int))
+    asked = asking(agent, fields, fields.output_type)
+    opening = json.loads(ClaudeLiveDialect().opening(asked))
+    assert opening["request"]["jsonSchema"] == fields.output_type.schema
+
+
 def test_it_is_ready_when_the_opening_is_answered() -> None:
     dialect = ClaudeLiveDialect()
-    opening = json.loads(dialect.opening())
+    opening = json.loads(dialect.opening(PARAMS))
     assert opening["request"] == {"subtype": "initialize", "hooks": None}
     feed(dialect, type="control_response", response={"subtype": "success", "request_id": "another"})
     assert not dialect.is_ready
@@ -67,6 +77,12 @@ def test_a_prompt_is_text_unless_the_caller_says_otherwise() -> None:
     dialect = ClaudeLiveDialect()
     blocks = begin(dialect, AgentExecuteParams("/clear"))["message"]["content"]
     assert [block["text"] for block in blocks] == ["/clear", ""]  # Claude looks for syntax in the last block alone.
+    blocks = begin(dialect, AgentExecuteParams("look at @file"))["message"]["content"]
+    assert [block["text"] for block in blocks] == ["look at @file", ""]
+    # Nowhere else: 2.1.48 passes the empty one on, and the API refuses it.
+    assert [block["text"] for block in begin(dialect, AgentExecuteParams(" /clear"))["message"]["content"]] == [
+        " /clear"
+    ]
     blocks = begin(dialect, AgentExecuteParams("/clear", prompt_syntax="cli"))["message"]["content"]
     assert [block["text"] for block in blocks] == ["/clear"]
     assert [block["text"] for block in begin(ClaudeLiveDialect("cli"))["message"]["content"]] == ["hello"]
@@ -189,7 +205,19 @@ def test_a_request_that_was_withdrawn_is_not_answered() -> None:
     assert dialect.answer(event.request, Allow()) == b""
 
 
-@pytest.mark.parametrize("subtype", ["elicitation", "hook_callback", "mcp_message", "something new", None])
+def test_a_form_of_an_mcp_server_is_declined_and_told() -> None:
+    dialect = ClaudeLiveDialect()
+    asked = {"subtype": "elicitation", "message": "?"}
+    assert codes(feed(dialect, type="control_request", request_id="r9", request=asked)) == ["CLI_WARNING"]
+    (answer,) = dialect.outbox
+    assert json.loads(answer)["response"] == {
+        "subtype": "success",
+        "request_id": "r9",
+        "response": {"action": "decline"},
+    }
+
+
+@pytest.mark.parametrize("subtype", ["hook_callback", "mcp_message", "something new", None])
 def test_a_request_that_is_not_known_gets_an_error(subtype: str | None) -> None:
     dialect = ClaudeLiveDialect()
     assert feed(dialect, type="control_request", request_id="r9", request={"subtype": subtype}) == []

@@ -31,7 +31,7 @@ from remoteclaw_sync.clis.codex.dialect import UNFINISHED
 from remoteclaw_sync.clis.codex.mcp import inline_toml
 from remoteclaw_sync.clis.codex.rollout import ThreadRecord, read_record
 from remoteclaw_sync.clis.codex.runtime import OUTER_RUN_VARIABLES
-from remoteclaw_sync.clis.codex.stderr import last_words
+from remoteclaw_sync.clis.codex.stderr import last_words, readable
 from tests.fakes import done, events_from, fake_command, finished
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts" / "codex" / "0.166.0"
@@ -511,6 +511,10 @@ def test_an_excerpt_of_the_configuration_reaches_neither_the_message_nor_the_res
 )  # fmt: skip
 def test_the_last_words_on_stderr_are_one_sentence(stderr: str, sentence: str | None) -> None:
     assert last_words(stderr) == sentence
+
+
+def test_what_is_shown_of_stderr_has_no_colours() -> None:
+    assert readable("\x1b[2m2026-11-18\x1b[0m \x1b[31mERROR\x1b[0m core: no\n") == "2026-11-18 ERROR core: no\n"
 
 
 def test_an_npm_package_without_its_program_is_a_missing_cli() -> None:

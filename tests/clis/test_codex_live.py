@@ -24,6 +24,7 @@ from remoteclaw_sync import (
     PermissionRequest,
     SessionFields,
 )
+from remoteclaw_sync.types import PromptSyntax
 from tests.engine.live import heard_by, starts, steps
 from tests.fakes import codes, finished
 
@@ -145,6 +146,43 @@ def test_thoughts_are_told_once(runtime: CodexCliRuntime, fields: SessionFields)
     assert thoughts == ["One", "\n\n", "Two", "One\n\nTwo"]
 
 
+def test_ids_that_a_server_gives_again_in_the_same_turn_hide_nothing(
+    runtime: CodexCliRuntime, fields: SessionFields
+) -> None:
+    thought = [
+        ["tell", "item/reasoning/summaryPartAdded", {"itemId": "r1"}],
+        ["tell", "item/reasoning/summaryTextDelta", {"itemId": "r1", "delta": "Hm."}],
+        ["item", "completed", {"type": "reasoning", "id": "r1", "summary": ["Hm."]}],
+    ]
+    call = [["item", "started", COMMAND], ["item", "completed", ENDED]]
+    with runtime.open_session(**fields) as session:
+        events = list(session.execute(steps(*thought, *call, ["text", "One."], *thought, *call, ["text", "Two."])))
+    assert [event.type for event in events] == ["thinking", "tool_use", "tool_result", "text"] * 2 + ["done"]
+
+
+@pytest.mark.parametrize(("syntax", "names"), [("text", ["mine", "skill-creator"]), ("cli", [])])
+def test_the_names_of_skills_in_a_prompt_are_claimed_unless_they_are_wanted(
+    syntax: PromptSyntax, names: list[str], runtime: CodexCliRuntime, fields: SessionFields, tmp_path: Path
+) -> None:
+    words = "$mine and ($skill-creator), $mine costs $ 5"
+    with runtime.open_session(**fields) as session:
+        assert session.run(words, prompt_syntax=syntax).text == f"re: {words}"
+    (turn,) = sent(tmp_path, "turn/start")
+    skills = [{"type": "skill", "name": name, "path": "/dev/null"} for name in names]
+    assert turn["input"] == [{"type": "text", "text": words}, *skills]
+
+
+@pytest.mark.parametrize("what", ["bubblewrap", "system bubblewrap"])
+def test_what_codex_says_about_bubblewrap_is_not_shown_as_the_cause_of_a_crash(
+    what: str, runtime: CodexCliRuntime, fields: SessionFields
+) -> None:
+    hint = f"ERROR codex_app_server: Codex could not find {what} on PATH. Install bubblewrap."
+    with runtime.open_session(**fields) as session:
+        session.warm()
+        result = session.run(steps(["stderr", f"{hint}\nthe real cause\n"], ["delta", "Half"], ["exit"]), check=False)
+    assert (result.error_subtype, result.stderr.strip()) == ("crash", "the real cause")
+
+
 @pytest.mark.parametrize(
     ("second", "told", "warnings"),
     [
@@ -224,6 +262,17 @@ def test_file_changes_mcp_tools_and_questions_are_asked_for(runtime: CodexCliRun
     ]
 
 
+def test_the_model_hears_why_a_question_was_not_answered(
+    runtime: CodexCliRuntime, fields: SessionFields, tmp_path: Path
+) -> None:
+    question = {"id": "q1", "question": "Which?", "options": []}
+    turn = steps(["ask", 1, "item/tool/requestUserInput", {"itemId": "call_1", "questions": [question]}], ["take_in"])
+    with opened(runtime, fields, approve=lambda request: Deny("You know best.")) as session:
+        events, result = finished(session.execute(turn))
+    assert texts(events) == ['{"answers": {}}', "took in: The question was not answered: You know best."]
+    assert [denial.reason for denial in result.permission_denials] == ["You know best."]
+
+
 def test_other_requests_are_answered_and_not_with_yes(runtime: CodexCliRuntime, fields: SessionFields) -> None:
     turn = steps(
         ["ask", 1, "account/chatgptAuthTokens/refresh", {}],
@@ -286,15 +335,21 @@ def test_model_and_mode_change_with_the_next_turn(runtime: CodexCliRuntime, fiel
         assert (settings["model"], settings["sandboxPolicy"]) == ("fake-default", {"type": "readOnly"})
 
 
-@pytest.mark.parametrize(("approve", "policy"), [(None, "on-request"), (lambda request: True, "untrusted")])
-def test_in_the_default_mode_an_approver_is_asked_for_everything(
-    approve: Any, policy: str, runtime: CodexCliRuntime, fields: SessionFields, tmp_path: Path
+@pytest.mark.parametrize(
+    ("approve", "policy", "sandbox"),
+    [(None, "on-request", "readOnly"), (lambda request: True, "untrusted", "workspaceWrite")],
+)
+def test_in_the_default_mode_an_approver_is_asked_for_everything_and_what_it_allows_may_write(
+    approve: Any, policy: str, sandbox: str, runtime: CodexCliRuntime, fields: SessionFields, tmp_path: Path
 ) -> None:
     with opened(runtime, fields, approve=approve) as session:
         session.run("hello")
+        (first,) = sent(tmp_path, "turn/start")
+        assert first.get("sandboxPolicy", {"type": "readOnly"})["type"] == sandbox
         session.set_permission_mode("bypass")
         session.set_permission_mode("default")
-        assert json.loads(session.run(steps(["settings"])).text)["approvalPolicy"] == policy
+        settings = json.loads(session.run(steps(["settings"])).text)
+        assert (settings["approvalPolicy"], settings["sandboxPolicy"]["type"]) == (policy, sandbox)
     (thread,) = sent(tmp_path, "thread/start")
     assert (thread["approvalPolicy"], "sandbox" in thread) == (policy, False)
 

@@ -19,7 +19,7 @@ from remoteclaw_sync import (
     create_cli_runtime,
     errors,
 )
-from remoteclaw_sync.engine import dialect
+from remoteclaw_sync.wire import json_lines
 from tests.fakes import codes, events_from, fake_command, finished, quick
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
@@ -32,7 +32,7 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.param == "orjson":
         pytest.importorskip("orjson", reason="orjson is not installed (extra `speed`)")
     else:
-        monkeypatch.setattr(dialect, "fast_parser", lambda: None)
+        monkeypatch.setattr(json_lines, "fast_parser", lambda: None)
 
 
 # --- there is one way from a line to its events --------------------------------------------------------------------

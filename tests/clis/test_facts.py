@@ -24,7 +24,7 @@ each_cli = pytest.mark.parametrize("cli", all_facts(), ids=lambda cli: cli.name)
 
 # Where a CLI may be named: the lists of public names and of CLIs, the types of the front door, and its own folder.
 LISTS = {"__init__.py", "factory.py", "clis/registry.py"}
-FOLDERS = (*(f"clis/{name}/" for name in NAMES), "demo/")
+FOLDERS = (*(f"clis/{name}/" for name in NAMES), "clis/acp/", "demo/")
 MAKERS = ("anthropic", "openai")
 
 
@@ -58,7 +58,7 @@ def test_there_are_no_facts_of_what_is_not_listed(name: str) -> None:
 
 
 def test_the_folders_are_the_listed_clis() -> None:
-    assert {path.parent.name for path in (PACKAGE / "clis").glob("*/__init__.py")} == set(NAMES)
+    assert {path.parent.name for path in (PACKAGE / "clis").glob("*/__init__.py")} == {*NAMES, "acp"}
 
 
 def test_facts_are_had_without_any_runtime() -> None:
@@ -81,7 +81,7 @@ def test_facts_are_had_without_any_runtime() -> None:
 # --- its page ---------------------------------------------------------------------------------------------------
 
 # The same on every CLI, so that they are described once: in `engine/README.md`, and `tools` become a server.
-NO_ROW_OF_THEIR_OWN = {"abort_signal", "deadline", "permission_mode", "prompt_syntax", "tools"}
+NO_ROW_OF_THEIR_OWN = {"abort_signal", "deadline", "permission_mode", "prompt_syntax", "tools", "budget"}
 
 
 @each_cli

@@ -111,6 +111,7 @@ def test_one_line_outside_its_folder_is_all_that_was_added(copy: Path) -> None:
     assert after == before
 
 
+@pytest.mark.slow
 def test_the_factory_makes_its_runtime_and_lists_it(machine: Machine) -> None:
     answer = machine.says("""
         from remoteclaw_sync import SUPPORTED_PROVIDERS, create_cli_runtime
@@ -120,6 +121,7 @@ def test_the_factory_makes_its_runtime_and_lists_it(machine: Machine) -> None:
     assert answer == ["AcmeCliRuntime", ["acme"], 7.0, "acme"]
 
 
+@pytest.mark.slow
 def test_a_fake_of_it_answers_calls_tools_fails_and_resumes(machine: Machine) -> None:
     answer = machine.says("""
         import os
@@ -147,6 +149,7 @@ def test_its_exit_code_means_what_its_facts_say_in_a_run_and_for_anyone_who_asks
     assert answer == ["billing", "billing"]
 
 
+@pytest.mark.slow
 def test_a_run_without_it_says_how_to_install_it_or_where_it_is(machine: Machine) -> None:
     script = """
         from remoteclaw_sync import AgentRunError, create_cli_runtime
@@ -160,6 +163,7 @@ def test_a_run_without_it_says_how_to_install_it_or_where_it_is(machine: Machine
     assert f"it is installed as {program}" in machine.says(script)
 
 
+@pytest.mark.slow
 def test_doctor_looks_for_it_for_its_version_its_login_and_its_trust(machine: Machine) -> None:
     assert machine.acme()["can_run"] is False
     put_program(machine.bin / "acme", "#!/bin/sh\necho acme 3.2.1\n")
@@ -174,6 +178,7 @@ def test_doctor_looks_for_it_for_its_version_its_login_and_its_trust(machine: Ma
     assert machine.report("doctor")["folder"]["trusted_by"]["acme"] is True
 
 
+@pytest.mark.slow
 def test_a_version_of_it_that_is_too_old_is_read_from_its_files_and_refused(machine: Machine) -> None:
     package = machine.home / "node_modules" / "acme-cli"
     program = put_program(package / "bin" / "acme", "#!/bin/sh\nexit 1\n")
@@ -183,6 +188,7 @@ def test_a_version_of_it_that_is_too_old_is_read_from_its_files_and_refused(mach
     assert (found["version"], found["problem"]) == ("2.4.9", "too old, needs >= 3.0.0")
 
 
+@pytest.mark.slow
 def test_its_config_is_restored_after_a_host_that_died_with_it(machine: Machine, container: Container) -> None:
     machine.inside = container.inside  # What `--repair` ends is not ours outside of it.
     config = machine.project / ".acme" / "config.json"
@@ -202,6 +208,7 @@ def test_its_config_is_restored_after_a_host_that_died_with_it(machine: Machine,
     assert config.read_text() == '{"theme": "dark"}'
 
 
+@pytest.mark.slow
 def test_the_command_line_lists_it_and_has_its_page(machine: Machine) -> None:
     providers = {one["provider"]: one["install"] for one in machine.report("providers")["providers"]}
     assert providers["acme"] == "npm install -g acme-cli"

@@ -22,11 +22,14 @@ from remoteclaw_sync import (
     AgentToolUseEvent,
     AgentUsage,
     GeminiCliRuntime,
+    McpServerConfig,
     errors,
 )
 from remoteclaw_sync.clis.gemini import prompt as gemini_prompt
 from remoteclaw_sync.clis.gemini import runtime as gemini
+from remoteclaw_sync.clis.gemini.failures import failure_of_prompt
 from remoteclaw_sync.clis.gemini.prompt import Workspace, escape_at_names, mention, without_command
+from remoteclaw_sync.clis.gemini.record import ChatRecord
 from tests.fakes import fake_command, finished
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts" / "gemini" / "0.61.0"
@@ -640,3 +643,73 @@ def test_a_path_is_mentioned_so_that_all_of_it_is_the_path() -> None:
 def test_only_the_first_character_makes_a_command() -> None:
     assert without_command("/a/b") == "/a/b"
     assert without_command("/a /b") == " /a /b"
+
+
+# --- live sessions ----------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_not_found_is_a_matter_of_configuration_though_gemini_says_500() -> None:
+    words = "models/no-such-model is not found for API version v1beta"
+    assert failure_of_prompt(words, 500).subtype == "config"
+    assert failure_of_prompt("the backend is not well", 500).subtype == "overloaded"
+
+
+def test_when_to_come_back_is_told_by_a_live_session_too(tmp_path: Path) -> None:
+    agent = Path(__file__).parents[1] / "live_acp.py"
+    runtime = GeminiCliRuntime([sys.executable, "-I", "-S", str(agent), str(tmp_path)])
+    refusal = json.dumps([["fail", {"code": 429, "message": "Slow down.\nSuggested retry after 7.0s."}]])
+    fields: dict[str, Any] = {"working_directory": tmp_path, "env": {"HOME": str(tmp_path)}}
+    with runtime.open_session(**fields) as session:
+        result = session.run(refusal, check=False)
+    assert (result.error_subtype, result.retry_after) == ("rate_limit", 7.0)
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        {"initialize": {"result": {"protocolVersion": 1, "agentInfo": {"name": "gemini-cli", "version": "0.33.0"}}}},
+        {"quirks": ["exits"]},  # It does not know --acp.
+    ],
+)
+def test_a_gemini_that_is_too_old_for_live_sessions_is_told_which_one_is_needed(tmp_path: Path, agent: Any) -> None:
+    program = Path(__file__).parents[1] / "live_acp.py"
+    runtime = GeminiCliRuntime([sys.executable, "-I", "-S", str(program), str(tmp_path)])
+    env = {"HOME": str(tmp_path), "FAKE_AGENT": json.dumps(agent)}
+    with runtime.open_session(working_directory=tmp_path, env=env) as session:
+        for _ in range(2):
+            events, result = finished(session.execute("hello"))
+            (error,) = (event for event in events if isinstance(event, AgentErrorEvent))
+            assert not result.ok
+            assert "Gemini CLI 0.35.0 or newer" in error.message
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+def test_mcp_servers_that_gemini_leaves_out_of_an_untrusted_folder_are_told(tmp_path: Path, is_trusted: bool) -> None:
+    agent = Path(__file__).parents[1] / "live_acp.py"
+    runtime = GeminiCliRuntime([sys.executable, "-I", "-S", str(agent), str(tmp_path)], trust_workspace=False)
+    settings = tmp_path / ".gemini" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_text(json.dumps({"security": {"folderTrust": {"enabled": not is_trusted}}}))
+    fields: dict[str, Any] = {"working_directory": tmp_path, "env": {"HOME": str(tmp_path)}}
+    with runtime.open_session(mcp_servers={"lab": McpServerConfig(command="true")}, **fields) as session:
+        events, result = finished(session.execute("hello"))
+    assert result.ok
+    errors_told = [event for event in events if isinstance(event, AgentErrorEvent)]
+    told = [error.message for error in errors_told if error.code == errors.MCP_SERVER_FAILED]
+    assert ["trusted" in message and "'lab'" in message for message in told] == ([] if is_trusted else [True])
+
+
+def test_the_record_of_a_conversation_counts_each_turn_by_itself(tmp_path: Path) -> None:
+    chats = tmp_path / ".gemini" / "tmp" / "project" / "chats"
+    chats.mkdir(parents=True)
+    file = chats / f"session-2026-11-18T10-00-{SESSION[:8]}.jsonl"
+    file.write_text(json.dumps({"sessionId": SESSION}) + "\n")
+    record = ChatRecord({"HOME": str(tmp_path)}, str(tmp_path))
+    counted = []
+    for messages in (["a", "a", "b"], ["b", "c"]):  # Each is recorded again when it changes.
+        record.begin(SESSION)
+        said = [{"id": name, "type": "gemini", "tokens": {"input": 10, "output": 5}} for name in messages]
+        with file.open("a") as lines:
+            lines.writelines(json.dumps(one) + "\n" for one in said)
+        counted.append((record.used(), record.requests))
+    assert counted == [(AgentUsage(20, 10), 2), (AgentUsage(10, 5), 1)]

@@ -10,7 +10,7 @@ import os
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -333,19 +333,41 @@ def test_a_gemini_that_keeps_the_output_of_commands_to_itself_is_a_warning(
     assert [f"gemini {version} does not report" in warning.message for warning in warnings] == [True] * warned
 
 
-@pytest.mark.parametrize("exit_code", [1, 41])
-def test_an_account_that_gemini_is_closed_to_is_told_what_works_instead(exit_code: int, tmp_path: Path) -> None:
-    words = (
-        "Error authenticating: IneligibleTierError: This client is no longer supported for Gemini Code Assist for "
-        "individuals. To continue using Gemini, please migrate to the Antigravity suite of products: "
-        "https://antigravity.google\n    at _doSetupUser (file:///x/setup.js:155:15) {\n"
-        "  ineligibleTiers: [ { reasonCode: 'UNSUPPORTED_CLIENT', tierId: 'free-tier' } ]\n}"
-    )
-    program = python_program(f"print({words!r}, file=sys.stderr)\nsys.exit({exit_code})\n")
-    (error,), result = run("gemini", npm_install(tmp_path, "gemini", "0.61.0", program), tmp_path)
+CLOSED = (
+    "Error authenticating: IneligibleTierError: This client is no longer supported for Gemini Code Assist for "
+    "individuals. To continue using Gemini, please migrate to the Antigravity suite of products: "
+    "https://antigravity.google\n    at _doSetupUser (file:///x/setup.js:155:15) {\n"
+    "  ineligibleTiers: [ { reasonCode: 'UNSUPPORTED_CLIENT', tierId: 'free-tier' } ]\n}"
+)
+EXITS = f"print({CLOSED!r}, file=sys.stderr)\nsys.exit(%d)\n"
+REFUSES_THE_SESSION = f"""
+import json
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked.get("method") == "initialize":
+        print(json.dumps({{"jsonrpc": "2.0", "id": asked["id"], "result": {{"protocolVersion": 1}}}}), flush=True)
+    elif "id" in asked:
+        error = {{"code": -32000, "message": "Authentication required", "data": {{"details": {CLOSED!r}}}}}
+        print(json.dumps({{"jsonrpc": "2.0", "id": asked["id"], "error": error}}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("transport", "program"),
+    [("oneshot", EXITS % 1), ("oneshot", EXITS % 41), ("live", EXITS % 41), ("live", REFUSES_THE_SESSION)],
+    ids=["exit-1", "exit-41", "live-exit", "live-refusal"],
+)
+def test_an_account_that_gemini_is_closed_to_is_told_what_works_instead(
+    transport: Literal["oneshot", "live"], program: str, tmp_path: Path
+) -> None:
+    cli = npm_install(tmp_path, "gemini", "0.61.0", python_program(program))
+    runtime = create_cli_runtime("gemini", command=cli, timeout=60.0, transport=transport)
+    events, result = finished(runtime.execute("hi", working_directory=tmp_path))
+    (error,) = errors_of(events)
     assert result.error_subtype == "auth"
     assert "no longer supported" in error.message
-    assert "GEMINI_API_KEY" in error.message
+    assert "set GEMINI_API_KEY, or use Vertex AI" in error.message
+    assert "log in" not in error.message
 
 
 # --- installs that are not whole, or not on PATH --------------------------------------------------------------

@@ -30,7 +30,10 @@ from remoteclaw_sync import (
 )
 from remoteclaw_sync.clis.opencode import stderr as opencode_stderr
 from remoteclaw_sync.clis.opencode.config import merged, overlaid
+from remoteclaw_sync.clis.opencode.live import OpenCodeLiveDialect
+from remoteclaw_sync.clis.opencode.live_settings import SessionSettings
 from remoteclaw_sync.clis.opencode.store import SessionStore
+from remoteclaw_sync.engine.dialect import each_of
 from tests.fakes import finished, wait_until
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts" / "opencode" / "1.18.33"
@@ -753,3 +756,82 @@ def test_a_first_run_that_lost_the_race_for_the_database_is_started_again(tmp_pa
     assert result.ok
     warnings = [event for event in events if isinstance(event, AgentErrorEvent)]
     assert [warning.code for warning in warnings] == [errors.CLI_WARNING]
+
+
+@pytest.mark.parametrize(
+    ("notice", "params", "words"),
+    [
+        ("ready", {"version": "1.2.6"}, "need OpenCode 1.2.11 or newer, and this is 1.2.6"),
+        ("failed", {"version": "1.0.185", "reason": "its server lets in anybody"}, "and this is 1.0.185"),
+        ("failed", {"version": "2.0.15", "reason": ""}, "OpenCode 2"),
+        ("failed", {"version": "1.18.33", "reason": "its server lets in anybody"}, "lets in anybody"),
+    ],
+)
+def test_a_server_that_cannot_serve_a_live_session_is_told_why(notice: str, params: Any, words: str) -> None:
+    dialect = OpenCodeLiveDialect()
+    dialect.begin_turn(AgentExecuteParams(prompt="hello"))
+    (error,) = each_of(dialect.read({"method": notice, "params": params}))
+    assert isinstance(error, AgentErrorEvent)
+    assert words in error.message
+    is_a_matter_of_age = params["version"] != "1.18.33"
+    assert (error.code == errors.UNSUPPORTED_OPTION) is is_a_matter_of_age
+    assert [json.loads(line)["method"] for line in b"".join(dialect.outbox).splitlines()] == ["END"]
+
+
+class Server:
+    """An OpenCode server whose answers and events come when the test says so."""
+
+    def __init__(self) -> None:
+        self.dialect = OpenCodeLiveDialect()
+        self.dialect.settings = SessionSettings(directory="/project")
+        self.asked: dict[str, Any] = {}  # What it was asked and has not answered: the ids of the requests.
+        self.told: list[Any] = []
+        self.prompts = 0
+
+    def begin(self) -> None:
+        self.prompts += 1
+        self._hear(self.dialect.begin_turn(AgentExecuteParams(prompt="hello")))
+
+    def answer(self, method: str, body: Any) -> None:
+        name = next(name for name in self.asked if name.startswith(method))
+        self._say({"id": self.asked.pop(name), "result": {"status": 200, "body": body}})
+
+    def event(self, kind: str, **properties: Any) -> None:
+        self._say({"payload": {"type": kind, "properties": {"sessionID": "ses_1", **properties}}})
+
+    def ready(self) -> None:
+        self._say({"method": "ready", "params": {"version": "1.18.33"}})
+
+    def _say(self, message: Any) -> None:
+        self.told += each_of(self.dialect.read({"jsonrpc": "2.0", **message}))
+        self._hear(b"".join(self.dialect.outbox))
+        self.dialect.outbox.clear()
+
+    def _hear(self, data: bytes | None) -> None:
+        for line in (data or b"").splitlines():
+            request = json.loads(line)
+            self.asked[request["method"]] = request["id"]
+
+
+def test_an_error_whose_event_comes_late_is_waited_for_and_is_not_one_of_the_next_turn() -> None:
+    server = Server()
+    server.begin()
+    server.ready()
+    server.answer("GET /session/status", {})
+    server.answer("POST /session", {"id": "ses_1"})
+    failure = {"name": "APIError", "data": {"message": "scripted failure", "statusCode": 400}}
+    answer = {"id": "msg_1", "sessionID": "ses_1", "role": "assistant", "error": failure}
+    server.event("message.updated", info=answer)
+    server.answer("POST /session/ses_1/message", {"info": answer})
+    server.answer("WAIT", None)
+    assert server.dialect.outcome.terminal is None
+    server.event("session.error", error=failure)
+    server.event("session.idle")
+    assert server.dialect.outcome.terminal == "failure"
+    assert [event.message for event in server.told] == ["scripted failure"]
+    server.begin()
+    good = {"id": "msg_2", "sessionID": "ses_1", "role": "assistant"}
+    server.event("message.updated", info=good)
+    server.answer("POST /session/ses_1/message", {"info": good})
+    server.event("session.idle")
+    assert server.dialect.outcome.terminal == "success"

@@ -105,6 +105,7 @@ def test_servers_go_into_a_variable_and_no_file_is_touched(tmp_path: Path, proje
     assert list(project.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_random_names_and_values_reach_opencode_as_they_are() -> None:
     for seed in range(EXAMPLES):
         rng = random.Random(seed)

@@ -18,6 +18,7 @@ from remoteclaw_sync import (
 )
 from remoteclaw_sync.engine.dialect import each_of
 from remoteclaw_sync.runtime import CLIRuntimeBase
+from remoteclaw_sync.wire.json_lines import LineReader
 from tests.fakes import dialect_of
 
 TRANSCRIPTS = Path(__file__).parent.parent / "transcripts"
@@ -29,7 +30,7 @@ def recorded(provider: str) -> Iterator[tuple[CLIRuntimeBase, bytes, list[AgentE
         runtime = create_cli_runtime(provider)
         dialect = dialect_of(runtime)
         for line in path.read_bytes().splitlines():
-            for item in dialect.parser()(line):
+            for item in LineReader(dialect.parse).feed(line + b"\n"):
                 yield runtime, line, list(each_of(dialect.read(item)))
 
 
@@ -44,6 +45,38 @@ def test_every_line_after_which_a_tool_runs_is_seen_to_be_one(provider: str) -> 
             seen += 1
             assert runtime.may_run_tool(line), line[:200]
     assert seen
+
+
+@pytest.mark.parametrize(
+    ("runtime", "call", "words"),
+    [
+        (
+            create_cli_runtime("claude"),
+            '{"type":"assistant","message":{"content":[{"type":"tool_use","id":"t1","name":"Bash","input":{}}]}}',
+            '{"type":"assistant","message":{"content":[{"type":"text","text":"ls"}]},"parent_tool_use_id":null}',
+        ),
+        (
+            create_cli_runtime("gemini"),
+            '{"method":"session/update","params":{"update":{"sessionUpdate":"tool_call","toolCallId":"ls-1"}}}',
+            '{"method":"session/update","params":{"update":{"sessionUpdate":"agent_message_chunk","content":{}}}}',
+        ),
+        (
+            create_cli_runtime("codex"),
+            '{"method":"item/started","params":{"item":{"type":"commandExecution","id":"c1","command":"ls"}}}',
+            '{"method":"item/agentMessage/delta","params":{"itemId":"m1","delta":"ls"}}',
+        ),
+        (
+            create_cli_runtime("opencode"),
+            '{"type":"message.part.updated","properties":{"part":{"type":"tool","state":{"status":"running"}}}}',
+            '{"type":"message.part.delta","properties":{"partID":"p1","field":"text","delta":"ls"}}',
+        ),
+    ],
+    ids=SUPPORTED_PROVIDERS,
+)
+def test_in_a_live_session_too(runtime: CLIRuntimeBase, call: str, words: str) -> None:
+    dialect = runtime.new_live_dialect()
+    assert dialect is not None
+    assert (dialect.may_run_tool(call.encode()), dialect.may_run_tool(words.encode())) == (True, False)
 
 
 @pytest.mark.parametrize("provider", ["claude", "codex", "gemini"])

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from remoteclaw_sync.config_files.borrowed import BorrowedConfig, ConfigFile, repair
+from remoteclaw_sync.config_files.borrowed import BorrowedConfig, ConfigFile, checkout_of, repair
 from remoteclaw_sync.errors import MCP_CONFIG_ERROR, RunSetupError
 
 ORIGINAL = '// mine\n{"theme": "dark", "mcpServers": {"mine": {"command": "m"}}}\n'
@@ -113,9 +113,22 @@ def test_a_user_s_own_symlinked_config_stays_a_symlink(settings: Path, tmp_path:
     assert snapshot(tmp_path) == before
 
 
+def make_checkout(folder: Path) -> None:
+    (folder / ".git").mkdir()
+    (folder / ".git" / "HEAD").write_text("ref: refs/heads/main")
+
+
+def test_an_empty_folder_that_a_sandbox_has_left_makes_no_checkout_of_the_folder_above(tmp_path: Path) -> None:
+    project = tmp_path / "folder" / "project"
+    project.mkdir(parents=True)
+    make_checkout(tmp_path)
+    (tmp_path / "folder" / ".git").mkdir()
+    assert checkout_of(str(project)) == str(tmp_path)
+
+
 def test_a_project_s_config_may_be_linked_to_another_file_of_the_project(settings: Path) -> None:
     project = settings.parent.parent
-    (project / ".git").mkdir()
+    make_checkout(project)
     (project / "shared").mkdir()
     settings.rename(project / "shared" / "gemini.json")
     settings.symlink_to("../shared/gemini.json")
@@ -141,7 +154,7 @@ def test_outside_of_a_checkout_a_project_s_config_may_be_linked_to_the_user_s_ho
     assert '"ours"' in settings.read_text()
     borrowed.give_back()
     assert snapshot(tmp_path) == before
-    (settings.parent.parent / ".git").mkdir()
+    make_checkout(settings.parent.parent)
     assert "leads out of the project" in refused(settings, project_loan)
 
 
@@ -311,6 +324,7 @@ def test_a_config_nested_deeper_than_a_parser_goes_is_refused(settings: Path) ->
 STEPS = ("rename", "replace", "link", "unlink", "mkdir", "rmdir", "open", "chmod")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("existed", [True, False])
 def test_a_host_that_is_killed_at_any_step_of_a_loan_leaves_nothing_after_the_next(
     settings: Path, existed: bool

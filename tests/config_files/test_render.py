@@ -8,14 +8,20 @@ import tomllib
 from remoteclaw_sync import McpServerConfig
 from remoteclaw_sync.clis.claude.mcp import claude_entries
 from remoteclaw_sync.clis.codex.mcp import codex_entries, inline_toml
-from remoteclaw_sync.clis.gemini.mcp import gemini_entries
+from remoteclaw_sync.clis.gemini.mcp import gemini_entries, live_entries
 from remoteclaw_sync.clis.mcp_entries import EnvReferences, tool_prefix_name
 from remoteclaw_sync.clis.opencode.mcp import opencode_entries
+from remoteclaw_sync.tool_server import relay
+from remoteclaw_sync.tool_server.server import Gateway
 
 from .test_config_edit import EXAMPLES, random_text
 
 STDIO = McpServerConfig("server", ["--flag"], {"TOKEN": "s3cr3t"})
 REMOTE = McpServerConfig(url="https://example.test/mcp", headers={"Authorization": "Bearer s3cr3t"}, trust=False)
+
+
+def echo(value: str) -> str:
+    return value
 
 
 def as_is(value: str) -> str:
@@ -40,6 +46,15 @@ def test_gemini_entries_trust_exactly_the_trusted() -> None:
     entries = gemini_entries({"s": STDIO, "r": REMOTE}, as_is)
     assert entries["s"] == {"command": "server", "args": ["--flag"], "env": {"TOKEN": "s3cr3t"}, "trust": True}
     assert entries["r"] == {"httpUrl": "https://example.test/mcp", "headers": {"Authorization": "Bearer s3cr3t"}}
+
+
+def test_python_functions_are_told_that_gemini_needs_objects_and_other_servers_are_left_alone() -> None:
+    with Gateway([echo]) as gateway:
+        servers = {"ours": gateway.mcp_server(), "s": STDIO}
+    once, live = gemini_entries(servers, as_is), {entry["name"]: entry for entry in live_entries(servers)}
+    assert once["ours"]["env"][relay.OBJECTS_VARIABLE] == "1"
+    assert {"name": relay.OBJECTS_VARIABLE, "value": "1"} in live["ours"]["env"]
+    assert (once["s"]["env"], live["s"]["env"]) == ({"TOKEN": "s3cr3t"}, [{"name": "TOKEN", "value": "s3cr3t"}])
 
 
 def test_opencode_entries_hold_the_whole_command_in_one_list() -> None:

@@ -60,6 +60,7 @@ def test_values_that_are_not_ascii_reach_every_cli_as_utf_8(
         assert '--config=developer_instructions="brève 漢"' in argv
 
 
+@pytest.mark.slow
 def test_a_run_can_be_recorded_that_sets_a_variable_whose_name_is_not_ascii(
     tmp_path: Path, host_env: dict[str, str]
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_folder_whose_name_is_not_ascii_can_be_worked_in(
     assert out.splitlines() == [f"True {str(folder)!a}"] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["working_directory='/tmp/\\u00e9t\\u00e9'", "images=['/tmp/\\u00e9.png']"])
 def test_a_path_that_this_locale_cannot_name_is_refused_with_what_to_do(field: str, host_env: dict[str, str]) -> None:
     out = run_host(
@@ -127,6 +129,7 @@ def test_a_path_that_this_locale_cannot_name_is_refused_with_what_to_do(field: s
         assert "PYTHONUTF8=1" in refusal
 
 
+@pytest.mark.slow
 def test_text_from_the_command_line_arrives_as_it_was_typed(tmp_path: Path) -> None:
     fake = write_fake_cli(tmp_path, "codex")
     env = environment(**ASCII, PATH=f"{tmp_path}:{os.environ['PATH']}")

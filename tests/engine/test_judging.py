@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from remoteclaw_sync import AgentErrorEvent
-from remoteclaw_sync.engine.outcome import RunOutcome
+from remoteclaw_sync.engine.outcome import RunOutcome, TurnEnd
 from remoteclaw_sync.engine.verdict import Evidence, judge
 from remoteclaw_sync.process.ending import EndReason
 from remoteclaw_sync.process.launch import SpawnFailure
 
 
 def evidence(**known: Any) -> Evidence:
-    usual: dict[str, Any] = {
-        "program": "agent",
-        "exit_codes": {},
-        "end_reason": EndReason.EXITED,
-        "spawn_failure": None,
-        "exit_code": 0,
-        "diagnostics": "",
-        "outcome": RunOutcome(),
-        "finished_in_time": True,
-        "answered": True,
-        "expects_terminal": False,
-        "errors_seen": (),
-        "timeout": 300.0,
-        "deadline": 60.0,
-        "explained_exit": None,
-    }
-    return Evidence(**{**usual, **known})
+    """An ordinary end, but for what is given: fields of the evidence, of the turn's end and of the agent."""
+    agent: Any = SimpleNamespace(
+        program="agent",
+        timeout=300.0,
+        expects_terminal_event=known.pop("expects_terminal", False),
+        cli_facts=SimpleNamespace(exit_codes=known.pop("exit_codes", {})),
+    )
+    own: dict[str, Any] = {"finished_in_time": True, "answered": True, "errors_seen": (), "deadline": 60.0}
+    own |= {name: known.pop(name) for name in [*known] if name in own}
+    return Evidence(agent=agent, end=TurnEnd(**{"reason": EndReason.EXITED, "exit_code": 0, **known}), **own)
 
 
 SUCCESS = RunOutcome(terminal="success")
@@ -54,18 +48,18 @@ EXPLAINED = AgentErrorEvent("no login", "AUTH")
         ({"exit_code": None, "answered": False}, "CLI_INCOMPLETE", "incomplete"),
         # The CLI's last word outranks exit code and clocks.
         ({"outcome": SUCCESS, "exit_code": 1}, None, None),
-        ({"outcome": SUCCESS, "exit_code": -9, "end_reason": EndReason.LINGERED}, None, None),
-        ({"outcome": SUCCESS, "end_reason": EndReason.WATCHDOG}, None, None),
-        ({"outcome": SUCCESS, "end_reason": EndReason.DEADLINE}, None, None),
+        ({"outcome": SUCCESS, "exit_code": -9, "reason": EndReason.LINGERED}, None, None),
+        ({"outcome": SUCCESS, "reason": EndReason.WATCHDOG}, None, None),
+        ({"outcome": SUCCESS, "reason": EndReason.DEADLINE}, None, None),
         ({"outcome": SUCCESS, "finished_in_time": False}, None, None),
         # Unless that word came only after it was told to end.
         (
-            {"outcome": SUCCESS, "end_reason": EndReason.WATCHDOG, "finished_in_time": False},
+            {"outcome": SUCCESS, "reason": EndReason.WATCHDOG, "finished_in_time": False},
             "WATCHDOG_TIMEOUT",
             "timeout",
         ),
         (
-            {"outcome": SUCCESS, "end_reason": EndReason.DEADLINE, "finished_in_time": False},
+            {"outcome": SUCCESS, "reason": EndReason.DEADLINE, "finished_in_time": False},
             "DEADLINE_EXCEEDED",
             "timeout",
         ),
@@ -74,32 +68,32 @@ EXPLAINED = AgentErrorEvent("no login", "AUTH")
         ({"outcome": FAILURE, "errors_seen": (TOLD,)}, None, "rate_limit"),
         ({"outcome": LIMIT, "errors_seen": (TOLD,)}, None, "max_turns"),
         # What we did to it.
-        ({"end_reason": EndReason.ABORTED, "exit_code": -15}, "ABORTED", "aborted"),
-        ({"end_reason": EndReason.ABORTED, "outcome": SUCCESS}, "ABORTED", "aborted"),
-        ({"end_reason": EndReason.CLOSED}, None, "aborted"),
-        ({"end_reason": EndReason.WATCHDOG, "exit_code": -15}, "WATCHDOG_TIMEOUT", "timeout"),
-        ({"end_reason": EndReason.WATCHDOG, "exit_code": 0}, "WATCHDOG_TIMEOUT", "timeout"),
-        ({"end_reason": EndReason.DEADLINE, "exit_code": -9}, "DEADLINE_EXCEEDED", "timeout"),
-        ({"end_reason": EndReason.LINGERED, "exit_code": -15}, "CLI_INCOMPLETE", "incomplete"),
+        ({"reason": EndReason.ABORTED, "exit_code": -15}, "ABORTED", "aborted"),
+        ({"reason": EndReason.ABORTED, "outcome": SUCCESS}, "ABORTED", "aborted"),
+        ({"reason": EndReason.CLOSED}, None, "aborted"),
+        ({"reason": EndReason.WATCHDOG, "exit_code": -15}, "WATCHDOG_TIMEOUT", "timeout"),
+        ({"reason": EndReason.WATCHDOG, "exit_code": 0}, "WATCHDOG_TIMEOUT", "timeout"),
+        ({"reason": EndReason.DEADLINE, "exit_code": -9}, "DEADLINE_EXCEEDED", "timeout"),
+        ({"reason": EndReason.LINGERED, "exit_code": -15}, "CLI_INCOMPLETE", "incomplete"),
         # The exit, where nothing explains it better.
         ({"answered": False, "exit_code": 41, "exit_codes": {41: "auth"}}, "CLI_EXIT_ERROR", "auth"),
         ({"exit_code": 1}, "CLI_EXIT_ERROR", "crash"),
         ({"exit_code": -11}, "CLI_EXIT_ERROR", "crash"),
-        ({"exit_code": 1, "diagnostics": "401 Unauthorized"}, "CLI_EXIT_ERROR", "auth"),
-        ({"exit_code": 1, "explained_exit": EXPLAINED}, "AUTH", "crash"),
+        ({"exit_code": 1, "shown": "401 Unauthorized"}, "CLI_EXIT_ERROR", "auth"),
+        ({"exit_code": 1, "cause": EXPLAINED}, "AUTH", "crash"),
         ({"exit_code": 1, "errors_seen": (TOLD,)}, None, "rate_limit"),
         ({"exit_code": 1, "errors_seen": (WARNED,)}, "CLI_EXIT_ERROR", "crash"),
         ({"exit_code": 0, "answered": False, "errors_seen": (TOLD,)}, None, "rate_limit"),
         ({"exit_code": 0, "answered": False, "errors_seen": (WARNED,)}, "CLI_INCOMPLETE", "incomplete"),
         # It never started.
-        ({"spawn_failure": SpawnFailure("CLI_NOT_FOUND", "gone")}, "CLI_NOT_FOUND", "cli_missing"),
-        ({"spawn_failure": SpawnFailure("CLI_NOT_EXECUTABLE", "x")}, "CLI_NOT_EXECUTABLE", "cli_missing"),
+        ({"failure": SpawnFailure("CLI_NOT_FOUND", "gone")}, "CLI_NOT_FOUND", "cli_missing"),
+        ({"failure": SpawnFailure("CLI_NOT_EXECUTABLE", "x")}, "CLI_NOT_EXECUTABLE", "cli_missing"),
         (
-            {"spawn_failure": SpawnFailure("WORKING_DIRECTORY_NOT_FOUND", "x")},
+            {"failure": SpawnFailure("WORKING_DIRECTORY_NOT_FOUND", "x")},
             "WORKING_DIRECTORY_NOT_FOUND",
             "config",
         ),
-        ({"spawn_failure": SpawnFailure("SPAWN_FAILED", "x")}, "SPAWN_FAILED", "crash"),
+        ({"failure": SpawnFailure("SPAWN_FAILED", "x")}, "SPAWN_FAILED", "crash"),
     ],
     ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else str(value),
 )
@@ -109,7 +103,7 @@ def test_the_verdict(known: dict[str, Any], code: str | None, subtype: str | Non
 
 
 def test_a_message_quotes_the_end_of_a_long_stderr_only() -> None:
-    verdict = judge(evidence(exit_code=1, diagnostics="x" * 100_000 + "the end"))
+    verdict = judge(evidence(exit_code=1, shown="x" * 100_000 + "the end"))
     assert verdict.error is not None
     assert verdict.error.message.endswith("the end")
     assert len(verdict.error.message) < 3000

@@ -84,6 +84,7 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     return machine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("machine", "options"), CASES, ids=NAMES, indirect=["machine"])
 def test_nothing_of_a_killed_host_stays_after_the_next_run(machine: Machine, options: dict[str, Any]) -> None:
     before = machine.files()
@@ -95,10 +96,11 @@ def test_nothing_of_a_killed_host_stays_after_the_next_run(machine: Machine, opt
     assert machine.files() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("machine", "options"),
     [
-        pytest.param(*case, id=name, marks=() if name in ("claude", "codex-merge-restore") else pytest.mark.slow)
+        pytest.param(*case, id=name, marks=() if name == "codex-merge-restore" else pytest.mark.slow)
         for case, name in zip(CASES, NAMES, strict=True)
     ],
     indirect=["machine"],

@@ -182,6 +182,7 @@ def test_close_from_another_thread_of_a_generator_that_is_not_running(gate: Gate
     assert not any(map(alive, pids))
 
 
+@pytest.mark.slow
 def test_closing_a_handle_races_with_its_consumer_without_an_exception() -> None:
     """The consumer is now inside the generator, now outside."""
     for _ in range(30):
@@ -395,9 +396,10 @@ def test_sys_exit_inside_the_loop_ends_the_tree(host: Any) -> None:
     assert not any(map(alive, pids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
-    [pytest.param(signal.SIGKILL, id="SIGKILL"), pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.slow)],
+    [pytest.param(signal.SIGKILL, id="SIGKILL"), pytest.param(signal.SIGTERM, id="SIGTERM")],
 )
 def test_a_host_that_is_killed_takes_its_cli_along(number: int, host: Any) -> None:
     """Both are silent, so no broken pipe would end them; the guard process does."""
@@ -423,6 +425,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert wait_until(lambda: not any(map(alive, pids)))
 
 
+@pytest.mark.slow
 def test_a_forked_copy_of_the_host_leaves_the_run_to_the_original(host: Any, tmp_path: Path) -> None:
     """It ends the generator in every way, and exits; the original's run goes on, its files stay."""
     process, pids = host(

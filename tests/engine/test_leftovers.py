@@ -10,10 +10,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from remoteclaw_sync.process import sweep
 from tests.fakes import FakeRuntime, Gate, alive, start_host, wait_until
 
 GateMaker = Callable[[], Gate]
@@ -143,11 +145,15 @@ def test_a_process_that_is_none_of_the_runs_is_left_alone() -> None:
         stranger.kill()
 
 
+# A shell that does its work before it has read its prompt can be quicker than the tag (see process/tag.py).
+PROMPT_READ = "cat > /dev/null"
+
+
 def test_a_daemon_that_a_shell_script_sends_away_is_ended(gate: GateMaker, who: Who) -> None:
     """As people do: `env -i setsid ... &`, with all streams elsewhere."""
     there = gate()
     daemon = f"echo $$ > {there.path}; exec sleep 1000"
-    script = f"sleep 0.1; (env -i setsid sh -c '{daemon}' < /dev/null > /dev/null 2>&1 &); exec sleep 1000"
+    script = f"{PROMPT_READ}; (env -i setsid sh -c '{daemon}' < /dev/null > /dev/null 2>&1 &); exec sleep 1000"
     with FakeRuntime(command=["sh", "-c", script]).start("hi", deadline=60) as run:
         consumer = threading.Thread(target=list, args=(run,))
         consumer.start()
@@ -158,13 +164,32 @@ def test_a_daemon_that_a_shell_script_sends_away_is_ended(gate: GateMaker, who: 
     assert not alive(pid)
 
 
+def test_what_a_daemon_starts_when_it_is_told_to_end_is_ended_too(
+    gate: GateMaker, who: Who, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "GONE_SECONDS", 60.0)  # However busy the machine is, it has the time for that.
+    ready, heir = gate(), gate()
+    daemon = tmp_path / "daemon"
+    daemon.write_text(
+        f"trap 'sleep 1000 & echo $! > {heir.path}; exit' TERM\nsleep 1000 & echo $$ > {ready.path}; wait\n"
+    )
+    script = f"{PROMPT_READ}; (setsid sh {daemon} < /dev/null > /dev/null 2>&1 &); exec sleep 1000"
+    with FakeRuntime(command=["sh", "-c", script]).start("hi", deadline=60) as run:
+        consumer = threading.Thread(target=list, args=(run,))
+        consumer.start()
+        who(ready)
+        run.close()
+        consumer.join()
+    assert not alive(who(heir))
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_a_daemon_that_has_become_another_user_is_ended(gate: GateMaker, who: Who) -> None:
     """As under `gosu` or `su` in a container, whose root may not ask for the limits of others."""
     there = gate()
     become = "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534); os.setsid(); "
     start = "os.execve('/bin/sh', ['sh', '-c', 'echo \\$\\$; exec sleep 1000'], {})"
-    script = f'("{sys.executable}" -I -S -c "{become}{start}" > {there.path} &); exec sleep 1000'
+    script = f'{PROMPT_READ}; ("{sys.executable}" -I -S -c "{become}{start}" > {there.path} &); exec sleep 1000'
     with FakeRuntime(command=["sh", "-c", script]).start("hi", deadline=60) as run:
         consumer = threading.Thread(target=list, args=(run,))
         consumer.start()
@@ -240,6 +265,7 @@ AS_PROCESS_1 = ["unshare", "--pid", "--fork", "--mount-proc"]
 ZOMBIES = """
 import os, pathlib, sys
 sys.path[:] = {path!r}
+from remoteclaw_sync.process import sweep
 from tests.fakes import FakeRuntime, done
 assert os.getpid() == 1
 orphan = ["fork", [["fork", [["hang"]], {setsid}, {clear_env}], ["exit", 0]]]

@@ -12,8 +12,8 @@ import pytest
 
 from remoteclaw_sync import AgentDoneEvent, AgentEvent, AgentSession, ClaudeCliRuntime
 from remoteclaw_sync.engine.transport import Transport
-from remoteclaw_sync.process.child import FAREWELL_PATIENCE, ChildProcess
-from remoteclaw_sync.process.launch import Launch, Setup, Sink
+from remoteclaw_sync.process.child import ChildProcess
+from remoteclaw_sync.process.launch import FAREWELL_PATIENCE, Launch, Setup, Sink
 from tests.fakes import PATIENCE, codes, wait_until
 from tests.process.staged import ManualClock, StagedBackend
 

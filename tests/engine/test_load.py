@@ -63,6 +63,7 @@ def test_forty_runs_at_once_do_not_mix(ending: str) -> None:
     assert answers == {f"word{number}": [f"word{number}", *rest] for number in range(40)}
 
 
+@pytest.mark.slow
 def test_a_hundred_aborts_in_sequence_leave_nothing() -> None:
     runtime = FakeRuntime(command=["sh", "-c", f"{ECHO[2]}; exec sleep 100"])
     before = len(os.listdir("/proc/self/fd")), threading.active_count()
@@ -74,6 +75,7 @@ def test_a_hundred_aborts_in_sequence_leave_nothing() -> None:
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
 
 
+@pytest.mark.slow
 def test_a_stream_of_fifty_megabytes_that_is_read_does_not_pile_up() -> None:
     line = '{"type":"thinking","text":"' + "x" * 10_000 + '"}\n'
     gc.collect()

@@ -265,6 +265,7 @@ def test_run_returns_the_result_of_a_failed_run_unless_it_is_to_check() -> None:
 # --- hosts with habits -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "habit",
     [
@@ -320,6 +321,7 @@ def test_a_host_that_ignores_sigchld_still_sees_a_failure_that_was_told() -> Non
     assert out == "[None] False None\n"
 
 
+@pytest.mark.slow
 def test_a_host_with_the_fork_start_method_may_run_clis_in_its_workers() -> None:
     out = run_host(
         """

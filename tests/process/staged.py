@@ -89,7 +89,7 @@ class StagedBackend:
     # --- for the supervisor -----------------------------------------------------------------------------------
 
     def spawn(self) -> None:
-        self.pid = 2**30
+        self.pid = os.getpid()  # Of a process that is there, as long as these tests are.
         data, last = self._first_input
         self.send(data, last=last)
 

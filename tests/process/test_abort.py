@@ -46,6 +46,7 @@ def test_it_is_told_of_an_event_that_was_set_before(make: Any) -> None:
     listener.detach()
 
 
+@pytest.mark.slow
 @EVENTS
 def test_after_detach_it_is_told_nothing(make: Any) -> None:
     event, told = make(), threading.Event()

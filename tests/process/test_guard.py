@@ -59,6 +59,7 @@ class Host:
         self.process.communicate()
 
 
+@pytest.mark.slow
 def test_one_guard_ends_all_agents_of_a_host_that_is_killed() -> None:
     host = Host()
     host.start(3)

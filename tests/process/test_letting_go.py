@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from remoteclaw_sync.process.child import FAREWELL_PATIENCE
 from remoteclaw_sync.process.ending import EndReason
-from remoteclaw_sync.process.launch import Limits, Phase
+from remoteclaw_sync.process.launch import FAREWELL_PATIENCE, Limits, Phase
 from tests.process.staged import Stage
 
 

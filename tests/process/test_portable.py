@@ -126,6 +126,7 @@ def test_a_grandchild_that_holds_the_pipes_does_not_keep_the_run_alive(gate: Cal
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_many_runs_leave_nothing() -> None:
     runtime = Portable(command=["sh", "-c", """echo '{"type":"text","text":"a"}'"""])
     before = len(os.listdir("/proc/self/fd")), threading.active_count()

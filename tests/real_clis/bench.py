@@ -233,7 +233,9 @@ def _replace_environ(wanted: Mapping[str, str]) -> None:
 
 
 def _refuse_git_repository(root: Path) -> None:
-    inside = [folder for folder in (root, *root.parents) if (folder / ".git").exists()]
+    # A file (a worktree's) or a folder with a HEAD. The sandbox of a Codex beside us makes an empty one for a moment.
+    marks = (".git/HEAD", ".git")
+    inside = [folder for folder in (root, *root.parents) if any((folder / mark).is_file() for mark in marks)]
     if inside:
         raise RuntimeError(f"the bench must not lie inside a git repository: {inside[0]}")
 

@@ -11,6 +11,8 @@ import pytest
 from tests.real_clis.bench import REQUIRE_VARIABLE, Bench, missing_reason, open_bench, wanted_bin_folder
 from tests.real_clis.clis import ALL_CLIS, RealCli
 
+BUSY_TEST_SECONDS = 300  # A start of OpenCode takes 4 s of work, and 30 s if the machine has other things to do.
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,6 +20,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "real_cli_bin" in getattr(item, "fixturenames", ()):
             item.add_marker("real_cli")
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(BUSY_TEST_SECONDS))
 
 
 @pytest.fixture(scope="session")

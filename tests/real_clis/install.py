@@ -25,6 +25,7 @@ from tests.real_clis.namespace import loopback_namespace
 PINNED_PACKAGE_JSON = Path(__file__).with_name("package.json")
 # A set of its own, because both OpenCodes call their program `opencode`.
 OPENCODE_2_PACKAGE_JSON = Path(__file__).with_name("package_opencode2.json")
+ACP_PACKAGE_JSON = Path(__file__).with_name("package_acp.json")
 CACHE_VARIABLE = "REMOTECLAW_SYNC_CLI_CACHE"
 
 PACKAGE_OF_CLI: dict[str, str] = {
@@ -34,7 +35,16 @@ PACKAGE_OF_CLI: dict[str, str] = {
     "opencode": "opencode-ai",
 }
 OPENCODE_2 = "@opencode/cli"
-PROGRAMS = {**{package: cli for cli, package in PACKAGE_OF_CLI.items()}, OPENCODE_2: "opencode"}
+PROGRAMS = {
+    **{package: cli for cli, package in PACKAGE_OF_CLI.items()},
+    OPENCODE_2: "opencode",
+    "@aaif/goose": "goose",
+    "@qwen-code/qwen-code": "qwen",
+    "@agentclientprotocol/claude-agent-acp": "claude-agent-acp",
+    "@agentclientprotocol/codex-acp": "codex-acp",
+}
+# Adapters, which take `--version` for a conversation, or tell that of something else.
+SILENT = {"claude-agent-acp", "codex-acp", "goose"}
 
 # The packages are about 1.1 GB unpacked; a slow mirror is not an error.
 NPM_TIMEOUT_SECONDS = 1200.0
@@ -99,8 +109,10 @@ def main(arguments: list[str] | None = None) -> int:
     choice.add_argument("--latest", action="store_true", help="the newest published versions")
     choice.add_argument("--package-json", type=Path, default=PINNED_PACKAGE_JSON)
     choice.add_argument("--opencode2", action="store_true", help="OpenCode 2, for test_opencode2.py")
+    choice.add_argument("--acp", action="store_true", help="agents that speak ACP, for test_acp_agents.py")
     options = parser.parse_args(arguments)
     wanted = OPENCODE_2_PACKAGE_JSON if options.opencode2 else options.package_json
+    wanted = ACP_PACKAGE_JSON if options.acp else wanted
     try:
         versions = latest_versions() if options.latest else wanted_versions(wanted)
         print(install(versions))
@@ -146,7 +158,8 @@ def _finish_offline(folder: Path, versions: Mapping[str, str]) -> None:
             _run_postinstall(folder / "node_modules" / package, home)
         for package, version in versions.items():
             _check_package(folder / "node_modules" / package, version)
-            _check_version(folder / "node_modules" / ".bin" / PROGRAMS[package], version, home)
+            if PROGRAMS[package] not in SILENT:
+                _check_version(folder / "node_modules" / ".bin" / PROGRAMS[package], version, home)
 
 
 def _run_postinstall(package_folder: Path, home: str) -> None:

@@ -35,6 +35,7 @@ WIRES: dict[str, Wire] = {
 
 # How often a held answer looks whether the client has gone or the server stops.
 POLL_SECONDS = 0.02
+START_PATIENCE = 100.0  # Seconds a CLI may take to ask for something, on a very busy machine.
 # Threads end as soon as their connection is shut; longer means a bug here.
 JOIN_SECONDS = 5.0
 
@@ -148,7 +149,7 @@ class ModelServer:
         conversations = [request.conversation for request in self.requests]
         return [c.prompt for c in conversations if c.prompt is not None and c.prompt_is_new]
 
-    def wait_for_requests(self, count: int, timeout: float = 30.0) -> list[ModelRequest]:
+    def wait_for_requests(self, count: int, timeout: float = START_PATIENCE) -> list[ModelRequest]:
         """Block until `count` model requests have arrived; raises TimeoutError."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self.requests) >= count, timeout):

@@ -101,6 +101,11 @@ def delegate(request: ModelRequest) -> Turn:
         return Turn(text="inner answer")
     if not request.tool_results:
         return Turn(tool_calls=[ToolCall("spawn_agent", {"message": INNER_TASK}, namespace=AGENTS)])
+    return wait_for_agent(request)
+
+
+def wait_for_agent(request: ModelRequest) -> Turn:
+    """The model waits for the sub-agent that it has started, and then answers."""
     (result,) = request.tool_results  # Those of the last request only.
     if "inner answer" in result.text:
         return Turn(text="outer answer")

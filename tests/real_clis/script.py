@@ -135,13 +135,17 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class HttpError:
-    """The request fails with this status and a body of the vendor's shape."""
+    """The request fails with this status and a body of the vendor's shape.
+
+    `details` are further fields of the error (OpenAI Responses only).
+    """
 
     status: int
     message: str = "scripted failure"
     retry_after: float | None = None
     kind: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

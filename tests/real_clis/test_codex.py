@@ -15,6 +15,7 @@ import pytest
 from remoteclaw_sync import (
     AgentErrorEvent,
     AgentEvent,
+    AgentExecuteParams,
     AgentRun,
     AgentRunResult,
     AgentTextEvent,
@@ -188,19 +189,37 @@ def test_a_run_that_was_aborted_can_be_resumed_and_is_not_counted_twice(bench: B
     assert (result.text, result.usage) == ("Back.", AgentUsage(7, 3))
 
 
-def test_a_thread_in_which_another_run_is_at_work_is_told_to_be_busy(bench: Bench) -> None:
+class Stranger(CodexCliRuntime):
+    """A Codex that somebody else has started: it holds no session in our way."""
+
+    def session_store(self, params: AgentExecuteParams) -> str | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("other", "code", "subtype", "words"),
+    [
+        (CodexCliRuntime, errors.SESSION_BUSY, "session_busy", "a run or a live session of this process holds it"),
+        (Stranger, errors.CLI_EXIT_ERROR, "overloaded", "already has an active writer"),
+    ],
+    ids=["a run of ours", "a stranger"],
+)
+def test_a_thread_in_which_somebody_is_at_work_is_told_to_be_busy(
+    bench: Bench, other: type[CodexCliRuntime], code: str, subtype: str, words: str
+) -> None:
     bench.server.script([Turn(text="Yes.")])
     session_id = run(bench)[1].session_id
     bench.server.script([Hang()])
-    with CodexCliRuntime().start("hello", working_directory=bench.workdir, session_id=session_id) as busy:
+    with other().start("hello", working_directory=bench.workdir, session_id=session_id) as busy:
         waiting = threading.Thread(target=lambda: list(busy))
         waiting.start()
         bench.server.wait_for_requests(2)
         events, result = run(bench, session_id=session_id)
         busy.abort()
         waiting.join()
-    assert "already has an active writer" in of(events, AgentErrorEvent)[0].message
-    assert result.error_subtype == "overloaded"
+    assert codes(events) == [code]
+    assert words in of(events, AgentErrorEvent)[0].message
+    assert result.error_subtype == subtype
 
 
 def test_a_thread_keeps_the_instructions_it_began_with(bench: Bench) -> None:

@@ -338,3 +338,17 @@ def test_a_key_in_the_environment_is_used_and_never_written(bench: Bench) -> Non
         assert not [command for command in bench.processes().values() if key in command]
     assert bench.server.requests[0].headers["authorization"] == f"Bearer {key}"
     assert not (bench.home / ".codex" / "auth.json").exists()
+
+
+def test_a_prompt_with_the_name_of_a_skill_is_text_unless_syntax_is_wanted(bench: Bench) -> None:
+    skill = bench.home / ".codex" / "skills" / "mine"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: mine\ndescription: a skill of the user\n---\nSing it.\n")
+    bench.server.script([], then=Turn(text="Yes."))
+    with CodexCliRuntime().open_session(working_directory=bench.workdir) as session:
+        for prompt in ("$mine", "use $skill-creator and\n($mine)!"):
+            session.run(prompt)
+            assert bench.server.requests[-1].prompt == prompt
+        run = session.start("wanted: $mine", prompt_syntax="cli")
+        assert done(run).ok
+    assert [request.raw.count(b"Sing it.") for request in bench.server.requests] == [0, 0, 1]

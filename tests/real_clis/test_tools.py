@@ -22,7 +22,9 @@ from remoteclaw_sync import (
     GatewayTools,
     OutgoingMessage,
     create_cli_runtime,
+    files,
 )
+from remoteclaw_sync.engine import one_writer
 from remoteclaw_sync.files import PREFIX
 from tests.fakes import PATIENCE, finished, wait_until
 from tests.real_clis.bench import Bench
@@ -242,5 +244,6 @@ def test_a_conversation_over_a_bridge_is_resumed_and_its_side_effects_are_told(
     assert [target.to for target in second.mcp.sent_targets] == ["warehouse", "chat-1"]
     # It was sent to this conversation already.
     assert second.payloads == ()
+    files.remove_user_folder(one_writer.FOLDER)  # It stays until the process exits, but nothing may be in it.
     assert list(gateways.iterdir()) == []
     assert os.listdir(cli_bench.workdir) == []

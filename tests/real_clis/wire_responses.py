@@ -108,7 +108,7 @@ def whole(turn: Turn, model: str) -> Json:
 def error(error: HttpError) -> Json:
     """The body of a failed request."""
     kind = error.kind or ERROR_KINDS.get(error.status, "server_error")
-    return {"error": {"message": error.message, "type": kind, "param": None, "code": kind}}
+    return {"error": {"message": error.message, "type": kind, "param": None, "code": kind, **error.details}}
 
 
 def _is_of_model(item: Json) -> bool:

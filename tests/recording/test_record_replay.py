@@ -26,7 +26,7 @@ from remoteclaw_sync import (
     ReplayRuntime,
     create_cli_runtime,
 )
-from remoteclaw_sync.recording.recorder import CassetteError
+from remoteclaw_sync.recording.cassette import CassetteError
 from remoteclaw_sync.redaction import Scrubber
 from remoteclaw_sync.testing import FakeAnswer, ToolCall, write_fake_cli
 from tests.fakes import FakeRuntime, Gate, codes, done, finished, is_guarded, start_host, wait_until

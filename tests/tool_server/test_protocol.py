@@ -24,10 +24,10 @@ def add(a: int, b: int = 2) -> int:
 class Client:
     """Sends messages and keeps what comes back; calls are answered when `finish` is called."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
+    def __init__(self, *, adds_objects: bool = False) -> None:
+        self.lines: list[bytes] = []
         self.pending: list[Callable[[], None]] = []
-        self.protocol = Protocol(build_tools([add]), self._start_call, self.lines.append)
+        self.protocol = Protocol(build_tools([add]), self._start_call, self.lines.append, adds_objects=adds_objects)
 
     def _start_call(self, tool: Tool, arguments: Mapping[str, Any], respond: Callable[[dict[str, Any]], None]) -> None:
         self.pending.append(lambda: respond(tool_result(tool(arguments))))
@@ -106,6 +106,8 @@ def test_notifications_and_answers_are_not_answered(client: Client) -> None:
         ("3", -32600, None),
         ('{"id": 1, "method": "ping"}', -32600, None),
         ('{"jsonrpc": "2.0", "id": 1}', -32600, 1),
+        ('{"jsonrpc": "2.0", "id": 1.5, "method": "ping"}', -32600, None),
+        ('{"jsonrpc": "2.0", "id": [1], "method": "ping"}', -32600, None),
         ('{"jsonrpc": "2.0", "id": 1, "method": "resources/list"}', -32601, 1),
         ('{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": [1]}', -32602, 1),
         ('{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "sub"}}', -32602, 1),
@@ -151,6 +153,17 @@ class Thing:
 )
 def test_what_a_function_returns_is_told_as_text(value: Any, text: str) -> None:
     assert tool_result(value) == {"content": [{"type": "text", "text": text}], "isError": False}
+
+
+@pytest.mark.parametrize(("adds_objects", "structured"), [(True, {"result": 3}), (False, None)])
+def test_a_client_that_takes_a_number_for_structured_content_gets_it_as_an_object(
+    adds_objects: bool, structured: Any
+) -> None:
+    client = Client(adds_objects=adds_objects)
+    client.call(2, a=1)
+    client.pending.pop()()
+    result = client.answers[-1]["result"]
+    assert (result["content"][0]["text"], result.get("structuredContent")) == ("3", structured)
 
 
 def test_a_lone_surrogate_in_a_result_does_not_break_the_line() -> None:

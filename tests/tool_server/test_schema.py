@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal, NewType, NotRequired, Optional, Type
 import attrs
 import pytest
 
+from remoteclaw_sync.schema.build import schema_of
+from remoteclaw_sync.schema.convert import ArgumentError, convert
 from remoteclaw_sync.tool_server.docstrings import describe
-from remoteclaw_sync.tool_server.schema import ArgumentError, convert, schema_of
 from remoteclaw_sync.tool_server.tools import build_tools, tool
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from remoteclaw_sync.clis.mcp_entries import with_results_as_objects
 from remoteclaw_sync.tool_server import relay
 from remoteclaw_sync.tool_server.server import Gateway
 from remoteclaw_sync.tool_server.tools import tool
@@ -65,6 +66,19 @@ def test_a_function_is_called_in_this_process_with_arguments_of_its_types() -> N
         answer, is_error = call(client, "describe", **arguments, items=["a"], extra={"b": 1})
     assert not is_error
     assert answer == repr(("\u00e9\U0001f468\u200d\U0001f469", 3, 1.0, True, ["a"], {"b": 1}, os.getpid()))
+
+
+def test_a_result_is_an_object_too_only_where_the_relay_was_told_that_the_cli_needs_it() -> None:
+    def answer() -> list[int]:
+        return [4, 2]
+
+    with Gateway([answer]) as gateway:
+        usual = gateway.mcp_server()
+        (needy,) = with_results_as_objects({"ours": usual}).values()
+        for server, structured in ((usual, None), (needy, {"result": [4, 2]})):
+            with client_of(server) as client:
+                result = client.ask("tools/call", {"name": "answer", "arguments": {}})
+            assert (result["content"][0]["text"], result.get("structuredContent")) == ("[4, 2]", structured)
 
 
 def test_an_exception_is_told_to_the_model_and_the_gateway_goes_on() -> None:
@@ -335,6 +349,7 @@ def test_a_host_that_exits_with_the_gateway_open_leaves_nothing_behind(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_a_killed_host_left_is_swept_up_by_the_next_gateway_and_nothing_else_is() -> None:
     code = """
         from remoteclaw_sync.tool_server.server import Gateway

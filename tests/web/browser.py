@@ -8,12 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
 from tests.fakes import PATIENCE
-from tests.web.servers import needs
+from tests.web.servers import Server, needs
+
+ENTER, SHIFT_ENTER, CONTROL_ENTER = "\ue007", "\ue008\ue007\ue008", "\ue009\ue007\ue009"
+ESCAPE, TAB, SPACE = "\ue00c", "\ue004", "\ue00d"
+ALT = "\ue00a"
 
 FLAGS = (
     "--headless=new",
@@ -72,12 +76,16 @@ class Browser:
         self.until(lambda: self.count("#provider option"))
 
     def find(self, selector: str) -> Any:
+        """The first of these, as soon as there is one."""
+        self.until(lambda: self.count(selector))
         return self.driver.find_element("css selector", selector)
 
     def count(self, selector: str) -> int:
         return len(self.driver.find_elements("css selector", selector))
 
     def text(self, selector: str = "#log") -> str:
+        """What the first of these says, as soon as there is one."""
+        self.until(lambda: self.count(selector))
         return str(self.driver.execute_script("return document.querySelector(arguments[0]).textContent", selector))
 
     def shows(self, selector: str) -> bool:
@@ -93,11 +101,40 @@ class Browser:
         """Wait (bounded) until the page is so."""
         deadline = time.monotonic() + PATIENCE
         while not predicate():
-            assert time.monotonic() < deadline, f"the page stayed as it is: {self.text('body')}"
+            if time.monotonic() > deadline:
+                raise AssertionError(f"the page stayed as it is: {self.script('return document.body?.textContent')}")
             time.sleep(0.02)
+
+    def press(self, keys: str) -> None:
+        """Where the focus is."""
+        self.driver.switch_to.active_element.send_keys(keys)
+
+    def script(self, code: str, *arguments: Any) -> Any:
+        """What a piece of JavaScript returns."""
+        return self.driver.execute_script(code, *arguments)
+
+    def on_a_phone(self) -> None:
+        """From now on on a small screen for fingers."""
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride", {"width": 375, "height": 667, "deviceScaleFactor": 2, "mobile": True}
+        )
 
     def turns_done(self, number: int) -> None:
         self.until(lambda: self.count(".cost") == number and not self.count(".busy"))
+
+    def close_tabs(self, but: str) -> None:
+        """All but one."""
+        for tab in self.driver.window_handles:
+            if tab != but:
+                self.driver.switch_to.window(tab)
+                self.driver.close()
+        self.driver.switch_to.window(but)
+
+    def forget(self, origins: list[str]) -> None:
+        """What pages have stored, and what the browser has complained about."""
+        for origin in origins:
+            self.driver.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "all"})
+        self.complaints()
 
     def complaints(self) -> list[str]:
         """What the browser itself had to say: blocked scripts, failed requests."""
@@ -107,3 +144,15 @@ class Browser:
         """Kept if somebody wants to look: `REMOTECLAW_SYNC_SCREENSHOTS` is a folder."""
         if folder := os.environ.get("REMOTECLAW_SYNC_SCREENSHOTS"):
             self.driver.save_screenshot(os.path.join(folder, f"{name}.png"))
+
+
+class Starter(Protocol):
+    """Starts `remoteclaw-sync serve`."""
+
+    def __call__(
+        self, *options: str, pace: float = 0.0, cwd: Path | None = None, port: int | None = None
+    ) -> Server: ...
+
+
+Opener = Callable[[Server], Browser]
+NewBrowser = Callable[[], Browser]

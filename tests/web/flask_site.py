@@ -10,6 +10,7 @@ from flask import Flask, request
 
 from remoteclaw_sync import create_cli_runtime
 from remoteclaw_sync.web import flask_stream, runs
+from tests.web.site_parts import answered, approver, steered
 
 app = Flask(__name__)
 
@@ -20,7 +21,8 @@ def ask() -> Any:
     heartbeat = float(request.args.get("heartbeat", 15))
     if last_event_id:
         return flask_stream(runs.resume(last_event_id), heartbeat=heartbeat)
-    run = create_cli_runtime("demo", pace=float(request.args.get("pace", 0))).start(request.args["prompt"])
+    runtime = create_cli_runtime("demo", pace=float(request.args.get("pace", 0)))
+    run = runtime.start(request.args["prompt"], approve=approver(request.args))
     return flask_stream(
         run, heartbeat=heartbeat, detach="detach" in request.args, format=request.args.get("format", "sse")
     )
@@ -30,6 +32,21 @@ def ask() -> Any:
 def abort(run_id: str) -> Any:
     runs.get(run_id).abort()
     return {"worker": os.getpid()}
+
+
+@app.post("/answer/<path:run_id>")
+def answer(run_id: str) -> Any:
+    return answered(run_id, request.args)
+
+
+@app.post("/steer/<run_id>")
+def steer(run_id: str) -> Any:
+    return steered(run_id, request.args)
+
+
+@app.get("/open/<run_id>")
+def open_requests(run_id: str) -> Any:
+    return {"worker": os.getpid(), "open": [one.id for one in runs.get(run_id).open_requests]}
 
 
 @app.get("/threads")

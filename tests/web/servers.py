@@ -86,12 +86,17 @@ class Server:
 
     def agents(self) -> set[int]:
         """The agents that this site's visitors have running."""
-        return {pid for pid, command in self._processes().items() if b"agent.py" in command}
+        return {pid for pid, command in self._processes().items() if b"demo.agent" in command}
 
     def workers(self) -> set[int]:
         """The processes that answer requests."""
         mine = {pid for pid in self._processes() if _parent(pid) == self._process.pid}
         return {pid for pid in mine if b"gunicorn" in self._processes().get(pid, b"")} or {self._process.pid}
+
+    def worker_of_the_agent(self) -> int:
+        """The process that has started the only agent."""
+        (agent,) = self.agents()
+        return _parent(agent)
 
     def is_clean(self) -> bool:
         """Whether no agent is left, and no thread of ours in any worker (each is asked, as far as they answer)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -38,7 +38,8 @@ def frame(block: bytes) -> Frame | None:
             fields[name] = value
     if not fields.keys() & {"id", "event", "data"}:
         return None
-    return Frame(fields["id"], fields["event"], json.loads(fields["data"]))
+    # What a visitor who comes back is told again has no id.
+    return Frame(fields.get("id", ""), fields["event"], json.loads(fields["data"]))
 
 
 def frames(chunks: Iterable[bytes]) -> list[Frame]:
@@ -46,6 +47,11 @@ def frames(chunks: Iterable[bytes]) -> list[Frame]:
     *blocks, rest = b"".join(chunks).split(b"\n\n")
     assert rest == b"", "the last block is complete"
     return [found for block in blocks if (found := frame(block)) is not None]
+
+
+def next_frame(stream: Iterator[bytes]) -> Frame:
+    """The next event of a stream whose blocks come whole."""
+    return next(found for chunk in stream if (found := frame(chunk.removesuffix(b"\n\n"))) is not None)
 
 
 def text_of(found: Iterable[Frame]) -> str:

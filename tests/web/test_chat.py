@@ -6,19 +6,26 @@ import io
 import json
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from wsgiref.validate import validator
 
 import pytest
 
-from remoteclaw_sync import AgentEvent, AgentTextEvent, create_cli_runtime
+from remoteclaw_sync import AgentTextEvent
+from remoteclaw_sync.demo.runtime import DemoRuntime
 from remoteclaw_sync.web import Runs
+from remoteclaw_sync.web.assets import FILES, PAGE
+from remoteclaw_sync.web.conversations import Conversations
 from remoteclaw_sync.web.door import Door
-from remoteclaw_sync.web.page import MAX_BODY, PAGE, Chat
+from remoteclaw_sync.web.exchange import MAX_BODY
+from remoteclaw_sync.web.page import Chat, Settings
+from remoteclaw_sync.web.uploads import MAX_IMAGE, Uploads
+from remoteclaw_sync.web.warm import WarmSessions
 from tests.fakes import wait_until
-from tests.web.streams import check_whole, frames
+from tests.web.streams import Frame, check_whole, frames
 
 HOST = "127.0.0.1:8788"
 JSON = {"CONTENT_TYPE": "application/json"}
@@ -80,22 +87,29 @@ def announced() -> list[str]:
 
 
 @pytest.fixture
-def chat(registry: Runs, announced: list[str]) -> Chat:
-    def start(provider: str, prompt: str, session_id: str | None) -> Iterable[AgentEvent]:
-        assert provider == "demo"
-        return create_cli_runtime("demo", pace=0).start(prompt, session_id=session_id)
+def agents(tmp_path: Path) -> Iterator[WarmSessions]:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    warm = WarmSessions(lambda provider: DemoRuntime(pace=0), folder, max_idle=2)
+    yield warm
+    warm.close_all()
 
+
+@pytest.fixture
+def chat(registry: Runs, announced: list[str], agents: WarmSessions, tmp_path: Path) -> Iterator[Chat]:
     door = Door(announced.append)
     SESSIONS[door] = door.open(door.link) or ""
     announced.clear()
-    return Chat(
+    yield Chat(
         door=door,
         hosts={HOST},
-        providers={"claude": False, "demo": True},
-        default="demo",
-        start=start,
+        settings=Settings(providers={"claude": False, "demo": True}, provider="demo"),
+        agents=agents,
         runs=registry,
+        conversations=Conversations(str(tmp_path / "conversations")),
+        uploads=Uploads(str(tmp_path / "images")),
     )
+    registry.abort_all()
 
 
 def ask(chat: Chat, **body: Any) -> Answer:
@@ -112,14 +126,14 @@ def enter(chat: Chat, link: str, **headers: str | None) -> Answer:
 
 def test_the_page_is_for_everybody_and_holds_nothing(chat: Chat) -> None:
     page = Answer(chat, "GET", "/", HTTP_AUTHORIZATION=None)
-    assert (page.status, page.body) == (200, PAGE)
+    assert (page.status, page.body) == (200, FILES[PAGE][1])
 
 
 def test_a_link_is_exchanged_for_a_session_that_opens_everything(chat: Chat) -> None:
     entered = enter(chat, chat.door.link)
     assert entered.status == 201
     mine = f"Bearer {entered.json['session']}"
-    assert Answer(chat, "GET", "/api/providers", HTTP_AUTHORIZATION=mine).json["default"] == "demo"
+    assert Answer(chat, "GET", "/api/providers", HTTP_AUTHORIZATION=mine).json["provider"] == "demo"
 
 
 def test_a_link_works_once_and_the_next_one_is_announced(chat: Chat, announced: list[str]) -> None:
@@ -175,10 +189,221 @@ def test_a_run_is_stopped(chat: Chat, registry: Runs) -> None:
     assert (error.data["code"], done.data["result"]["aborted"]) == ("ABORTED", True)
 
 
+def conversation_of(answer: Answer) -> str:
+    return str(answer.json["conversation"])
+
+
+def read(chat: Chat, run_id: str) -> list[Frame]:
+    """All events of a run."""
+    return frames([Answer(chat, "GET", f"/api/runs/{run_id}/events").body])
+
+
+def tell(chat: Chat, run_id: str, verb: str, **body: Any) -> Answer:
+    return Answer(chat, "POST", f"/api/runs/{run_id}/{verb}", json.dumps(body).encode(), **JSON)
+
+
+def the_request(chat: Chat, run_id: str) -> str:
+    """The id of what this run asks, as soon as it does."""
+    handle = chat.runs.get(run_id)
+    assert wait_until(lambda: handle.open_requests)
+    return handle.open_requests[0].id
+
+
+def test_a_conversation_has_one_warm_session_and_is_listed(chat: Chat) -> None:
+    first = ask(chat, prompt="One\n  thing")
+    name = conversation_of(first)
+    read(chat, first.json["run_id"])
+    assert wait_until(lambda: not chat.conversations.list()[0]["is_running"])
+    second = ask(chat, prompt="Another", conversation=name)
+    assert conversation_of(second) == name
+    answer = read(chat, second.json["run_id"])[-1].data["result"]
+    assert answer["text"].startswith("This is turn 2 of our session.")
+    (listed,) = Answer(chat, "GET", "/api/conversations").json["conversations"]
+    assert (listed["id"], listed["title"], listed["provider"]) == (name, "One thing", "demo")
+    details = Answer(chat, "GET", f"/api/conversations/{name}").json
+    assert [turn["prompt"] for turn in details["turns"]] == ["One\n  thing", "Another"]
+    assert [len(times) for times in details["turns"][0]["tools"].values()] == [2]
+
+
+def test_a_second_turn_at_the_same_time_is_refused(chat: Chat) -> None:
+    first = ask(chat, prompt="demo:hang")
+    again = ask(chat, conversation=conversation_of(first))
+    assert again.status == 409
+    assert len(chat.runs.folder.run_ids()) == 1
+
+
+def test_an_idle_session_makes_room_and_is_resumed_later(chat: Chat, agents: WarmSessions) -> None:
+    names = []
+    for number in range(4):
+        started = ask(chat, prompt=f"Number {number}")
+        read(chat, started.json["run_id"])
+        names.append(conversation_of(started))
+    assert len(agents._warm) <= 3, "two that are idle, and the last"
+    assert wait_until(lambda: not chat.conversations.details(names[0])["is_running"])
+    resumed = ask(chat, conversation=names[0])
+    assert read(chat, resumed.json["run_id"])[-1].data["result"]["text"].startswith("This is turn 2")
+
+
+def test_conversations_are_found_again_by_the_next_server_and_hold_no_answers(chat: Chat, tmp_path: Path) -> None:
+    started = ask(chat, prompt="Keep this")
+    read(chat, started.json["run_id"])
+    name = conversation_of(started)
+    assert wait_until(lambda: chat.conversations.session_id(name, "demo") is not None)
+    again = Conversations(str(tmp_path / "conversations"))
+    assert again.details(name) == chat.conversations.details(name)
+    (file,) = (tmp_path / "conversations").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "Hello! This is the demo agent" not in file.read_text()
+    file.write_text("{broken")
+    assert Conversations(str(tmp_path / "conversations")).list() == []
+
+
+def test_settings_are_changed_in_place(chat: Chat) -> None:
+    started = ask(chat, prompt="demo:wait")
+    name = conversation_of(started)
+    body = json.dumps({"provider": "demo", "model": "large", "permission_mode": "bypass"}).encode()
+    assert Answer(chat, "POST", f"/api/conversations/{name}/settings", body, **JSON).status == 200
+    assert wait_until(lambda: tell(chat, started.json["run_id"], "steer", text="go").status == 200)
+    read(chat, started.json["run_id"])
+    assert wait_until(lambda: not chat.conversations.details(name)["is_running"])
+    free = ask(chat, prompt="Run a command", conversation=name, permission_mode="bypass", model="large")
+    assert "permission" not in [frame.event for frame in read(chat, free.json["run_id"])]
+    assert chat.conversations.details(name)["model"] == "large"
+
+
+# --- people in the loop ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("allow", "remember"), [(True, False), (True, True), (False, False)])
+def test_an_answer_reaches_the_agent_and_is_known_later(allow: bool, remember: bool, chat: Chat) -> None:
+    started = ask(chat, prompt="Run a command")
+    run_id = started.json["run_id"]
+    request = the_request(chat, run_id)
+    assert tell(chat, run_id, "answer", request_id=request, allow=allow, remember=remember, message="No.").status == 200
+    denials = read(chat, run_id)[-1].data["result"]["permission_denials"]
+    assert len(denials) == (0 if allow else 1)
+    noted = chat.conversations.details(conversation_of(started))["turns"][0]["answers"]
+    assert noted == {request: ("remember" if remember else "allow") if allow else "deny"}
+
+
+def test_the_list_says_which_agents_wait_for_an_answer(chat: Chat) -> None:
+    def asking() -> dict[str, bool]:
+        listed = Answer(chat, "GET", "/api/conversations").json["conversations"]
+        return {one["title"]: one["is_asking"] for one in listed}
+
+    asks, works = ask(chat, prompt="Run a command"), ask(chat, prompt="demo:hang")
+    request = the_request(chat, asks.json["run_id"])
+    assert asking() == {"Run a command": True, "demo:hang": False}
+    tell(chat, asks.json["run_id"], "answer", request_id=request, allow=False)
+    read(chat, asks.json["run_id"])
+    assert asking() == {"Run a command": False, "demo:hang": False}
+    tell(chat, works.json["run_id"], "abort")
+
+
+def test_an_answer_counts_once_and_only_for_its_own_run(chat: Chat) -> None:
+    """A replay, a second tab, a request of another run, a forged id."""
+    first, second = (ask(chat, prompt="Run a command").json["run_id"] for _ in range(2))
+    mine, theirs = the_request(chat, first), the_request(chat, second)
+    assert tell(chat, first, "answer", request_id="forged", allow=True).status == 409
+    if mine != theirs:
+        assert tell(chat, first, "answer", request_id=theirs, allow=True).status == 409
+    assert tell(chat, "0" * 32, "answer", request_id=mine, allow=True).status == 404
+    assert tell(chat, first, "answer", request_id=mine, allow=False).status == 200
+    assert tell(chat, first, "answer", request_id=mine, allow=True).status == 409
+    assert len(read(chat, first)[-1].data["result"]["permission_denials"]) == 1
+    assert tell(chat, first, "answer", request_id=mine, allow=True).status == 409, "nor after the end"
+    assert [request.id for request in chat.runs.get(second).open_requests] == [theirs]
+
+
+UNCLEAR: list[dict[str, Any]] = [
+    {"request_id": 1, "allow": True},
+    {"request_id": None, "allow": True},
+    {"allow": "true"},
+    {"allow": 1},
+    {"allow": None},
+    {},
+    {"allow": True, "remember": "yes"},
+    {"allow": False, "message": 1},
+    {"allow": True, "answers": ["a"]},
+]
+FORMS = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
+
+
+def test_only_a_clear_yes_or_no_is_an_answer_and_another_sites_form_is_none(chat: Chat) -> None:
+    """Not even if that site knew the session: these are the types that its page can send without asking for leave."""
+    run_id = ask(chat, prompt="Run a command").json["run_id"]
+    request = the_request(chat, run_id)
+    for body in UNCLEAR:
+        assert tell(chat, run_id, "answer", **{"request_id": request, **body}).status == 400, body
+    said = json.dumps({"request_id": request, "allow": True, "text": "x"}).encode()
+    for verb in ("answer", "steer", "abort"):
+        place = f"/api/runs/{run_id}/{verb}"
+        for kind in FORMS:
+            assert Answer(chat, "POST", place, said, CONTENT_TYPE=kind).status == 415
+        assert Answer(chat, "POST", place, said, **JSON, HTTP_SEC_FETCH_SITE="cross-site").status == 403
+        assert Answer(chat, "POST", place, said, **JSON, HTTP_ORIGIN="http://evil.example").status == 403
+    assert [one.id for one in chat.runs.get(run_id).open_requests] == [request]
+
+
+def test_further_words_are_given_on_and_noted_where_they_were_said(chat: Chat) -> None:
+    started = ask(chat, prompt="demo:wait")
+    run_id = started.json["run_id"]
+    for text in ("", 1, None):
+        assert tell(chat, run_id, "steer", text=text).status == 400
+    assert wait_until(lambda: tell(chat, run_id, "steer", text="Be brief.").status == 200)
+    assert "You added: “Be brief.”" in read(chat, run_id)[-1].data["result"]["text"]
+    ((_, words),) = chat.conversations.details(conversation_of(started))["turns"][0]["further"]
+    assert words == "Be brief."
+    assert tell(chat, run_id, "steer", text="Too late").status == 409
+
+
+# --- images ----------------------------------------------------------------------------------------------------
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
+
+
+def upload(chat: Chat, data: bytes, kind: str = "image/png") -> Answer:
+    return Answer(chat, "POST", "/api/images", data, CONTENT_TYPE=kind)
+
+
+def test_an_image_is_kept_privately_shown_to_the_agent_and_deleted_with_its_conversation(
+    chat: Chat, tmp_path: Path
+) -> None:
+    kept = upload(chat, PNG)
+    assert kept.status == 201
+    name = kept.json["image"]
+    (file,) = (tmp_path / "images").iterdir()
+    assert (file.name, file.stat().st_mode & 0o777) == (name, 0o600)
+    shown = Answer(chat, "GET", f"/api/images/{name}")
+    assert (shown.body, shown.headers["Content-Type"]) == (PNG, "image/png")
+    started = ask(chat, prompt="Look", images=[name])
+    assert "[1 image]" in read(chat, started.json["run_id"])[-1].data["result"]["text"]
+    assert Answer(chat, "POST", f"/api/conversations/{conversation_of(started)}/delete", b"{}", **JSON).status == 200
+    assert list((tmp_path / "images").iterdir()) == []
+    assert Answer(chat, "GET", f"/api/images/{name}").status == 404
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "status"),
+    [
+        (b"<svg onload=alert(1)>", "image/png", 400),
+        (PNG, "image/svg+xml", 415),
+        (PNG, "text/html", 415),
+        (PNG + bytes(MAX_IMAGE), "image/png", 413),
+    ],
+    ids=["no image", "an SVG", "a page", "too large"],
+)
+def test_what_is_no_image_is_not_kept(data: bytes, kind: str, status: int, chat: Chat, tmp_path: Path) -> None:
+    assert upload(chat, data, kind).status == status
+    assert list((tmp_path / "images").iterdir()) == []
+
+
 # --- who may not -----------------------------------------------------------------------------------------------
 
 PLACES = [("GET", "/api/providers"), ("POST", "/api/runs"), ("GET", "/api/runs/x/events")]
-PLACES += [("POST", "/api/runs/x/abort"), ("GET", "/nowhere")]
+PLACES += [("POST", f"/api/runs/x/{verb}") for verb in ("abort", "answer", "steer")] + [("GET", "/nowhere")]
+PLACES += [("GET", "/api/conversations"), ("GET", "/api/conversations/x"), ("POST", "/api/conversations/x/delete")]
+PLACES += [("POST", "/api/conversations/x/settings"), ("POST", "/api/images"), ("GET", "/api/images/x")]
 FOREIGN = [
     {"HTTP_HOST": "evil.example:8788"},
     {"HTTP_HOST": "127.0.0.1"},
@@ -266,8 +491,13 @@ def test_one_run_more_than_may_be_is_refused_until_one_has_ended(chat: Chat, reg
         (b"[" * 100_000, JSON, 400),
         (b'{"provider": "demo"}', JSON, 400),
         (b'{"provider": "demo", "prompt": ""}', JSON, 400),
-        (b'{"provider": "demo", "prompt": "hi", "session_id": "--flag"}', JSON, 400),
-        (b'{"provider": "demo", "prompt": "hi", "session_id": 1}', JSON, 400),
+        (b'{"provider": "demo", "prompt": "hi", "conversation": 1}', JSON, 400),
+        (b'{"provider": "demo", "prompt": "hi", "conversation": "../x"}', JSON, 404),
+        (b'{"provider": "demo", "prompt": "hi", "model": ["x"]}', JSON, 400),
+        (b'{"provider": "demo", "prompt": "hi", "permission_mode": "root"}', JSON, 400),
+        (b'{"provider": "demo", "prompt": "hi", "images": "x"}', JSON, 400),
+        (b'{"provider": "demo", "prompt": "hi", "images": ["/etc/passwd"]}', JSON, 404),
+        (b'{"provider": "demo", "prompt": "hi", "images": ["../conversations/x"]}', JSON, 404),
         (b'{"provider": "claude", "prompt": "hi"}', JSON, 400),
         (b'{"provider": "/bin/sh", "prompt": "hi"}', JSON, 400),
         (b'{"provider": ["demo"], "prompt": "hi"}', JSON, 400),
@@ -283,6 +513,7 @@ def test_a_bad_request_starts_nothing(
     assert answer.status == status
     assert answer.json["error"]
     assert registry.folder.run_ids() == []
+    assert chat.conversations.list() == []
 
 
 @pytest.mark.parametrize("run_id", ["0" * 32, "..", "%2e%2e", "x"])
@@ -302,15 +533,27 @@ def test_an_event_id_that_is_none_is_not_found(chat: Chat, registry: Runs) -> No
 def test_the_page_runs_no_script_but_its_own_and_is_framed_by_nobody(chat: Chat) -> None:
     headers = Answer(chat, "GET", "/").headers
     policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
-    assert policy["default-src"] == "'none'"
-    assert re.fullmatch(r"'sha256-[\w+/]+='", policy["script-src"])
-    assert policy["connect-src"] == "'self'"
+    assert policy["default-src"] == policy["base-uri"] == policy["form-action"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["img-src"] == "'self' blob:"
+    assert (policy["require-trusted-types-for"], policy["trusted-types"]) == ("'script'", "'none'")
     assert policy["frame-ancestors"] == "'none'"
     assert (headers["Referrer-Policy"], headers["X-Content-Type-Options"]) == ("no-referrer", "nosniff")
 
 
-def test_the_page_loads_nothing_from_elsewhere_and_never_makes_markup_of_text() -> None:
-    page = PAGE.decode()
-    assert "//" not in re.sub(r"^\s*//.*$|\s//\s.*$", "", page, flags=re.MULTILINE), "no remote address"
-    for way_in in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "DOMParser"):
-        assert way_in not in page
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_file_of_the_page_is_public_loads_nothing_from_elsewhere_and_never_makes_markup_of_text(
+    name: str, chat: Chat
+) -> None:
+    answer = Answer(chat, "GET", f"/static/{name}", HTTP_AUTHORIZATION=None)
+    assert (answer.status, answer.body) == (200, FILES[name][1])
+    text = answer.body.decode()
+    remote = re.findall(r"(?:https?:)?//[a-z0-9-]+\.", re.sub(r"^\s*//.*$|\s//\s.*$", "", text, flags=re.MULTILINE))
+    assert remote == (["http://www."] if name.endswith(".svg") else []), "no remote address (but for the name of SVG)"
+    for way_in in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "DOMParser", "Function("):
+        assert way_in not in text
+
+
+@pytest.mark.parametrize("name", ["", "..", "../page.py", "nothing.js", "__init__.py"])
+def test_nothing_but_the_files_of_the_page_is_given_out(name: str, chat: Chat) -> None:
+    assert Answer(chat, "GET", f"/static/{name}").status == 404

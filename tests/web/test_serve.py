@@ -21,9 +21,11 @@ import pytest
 from remoteclaw_sync.cli import main
 from remoteclaw_sync.cli.dispatch import UsageError
 from remoteclaw_sync.cli.leftovers import find_leftovers
-from remoteclaw_sync.cli.serve import checked_host, own_names
+from remoteclaw_sync.cli.serve import checked_host, counts_cache_as_input, own_names
 from remoteclaw_sync.cli.server_folder import abandoned_folders
-from remoteclaw_sync.web.page import MAX_BODY
+from remoteclaw_sync.factory import DEMO, SUPPORTED_PROVIDERS
+from remoteclaw_sync.web.exchange import MAX_BODY
+from remoteclaw_sync.web.uploads import MAX_IMAGE
 from tests.cli.shell import cli, environment
 from tests.fakes import PATIENCE, Container, wait_until
 from tests.web.servers import Server, needs
@@ -54,6 +56,11 @@ def test_a_name_could_point_anywhere_and_is_no_address(host: str, allowed: bool)
 
 def test_the_names_that_mean_us_have_the_port() -> None:
     assert own_names("::1", 80) == {"127.0.0.1:80", "localhost:80", "[::1]:80"}
+
+
+def test_the_page_is_told_whose_input_tokens_include_those_from_a_cache() -> None:
+    """As `AgentUsage` says it of each."""
+    assert {name for name in (*SUPPORTED_PROVIDERS, DEMO) if counts_cache_as_input(name)} == {"gemini", "codex"}
 
 
 def test_without_waitress_it_says_what_to_install(
@@ -249,7 +256,7 @@ def test_a_strangers_body_is_not_kept(how: str, tmp_path: Path) -> None:
             assert memory_kb(server.pid) - before < 20_000
 
 
-@pytest.mark.parametrize("length", [MAX_BODY + 100_000, 400_000_000, 10**15])
+@pytest.mark.parametrize("length", [MAX_IMAGE + 100_000, 400_000_000, 10**15])
 def test_a_giant_body_is_refused_at_its_first_byte(length: int, tmp_path: Path) -> None:
     needs("waitress")
     with Server(*SERVE, folder=tmp_path / "server") as server:

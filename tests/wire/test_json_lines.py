@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from remoteclaw_sync import AgentEvent, AgentTextEvent, AgentToolUseEvent, create_cli_runtime
-from remoteclaw_sync.engine import dialect
+from remoteclaw_sync.wire import json_lines
 from remoteclaw_sync.wire.json_lines import PIECE_BYTES, LineFramer, fast_parser, parse_block, parse_line, pieces_of
 from tests.fakes import dialect_of
 
@@ -303,7 +303,7 @@ def test_both_parsers_tell_the_same_of_nasty_lines(
     events = events_of(provider, *blocks)
     warnings = [record.getMessage() for record in caplog.records]
     caplog.clear()
-    monkeypatch.setattr(dialect, "fast_parser", lambda: None)
+    monkeypatch.setattr(json_lines, "fast_parser", lambda: None)
     assert events == events_of(provider, *blocks)
     assert warnings == [record.getMessage() for record in caplog.records]
 
@@ -317,7 +317,7 @@ def test_nothing_is_lost_of_nasty_lines(
     if with_speed:
         pytest.importorskip("orjson", reason="orjson is not installed (extra `speed`)")
     else:
-        monkeypatch.setattr(dialect, "fast_parser", lambda: None)
+        monkeypatch.setattr(json_lines, "fast_parser", lambda: None)
     events = events_of(provider, *cut(nasty_lines(provider)))
     texts = [event.text for event in events if isinstance(event, AgentTextEvent)]
     # Around the line: \r and \x1c are white space, an x is not.

@@ -84,3 +84,20 @@ def test_every_message_is_one_line_of_ascii() -> None:
     assert said.count(b"\n") == 1
     assert peer.take() == b""
     assert json.loads(said)["params"]["text"] == "a\nb\u2028\ud83d\x00ü"
+
+
+def test_a_signal_handler_may_ask_while_the_clocks_of_other_requests_are_looked_at() -> None:
+    peer = Peer()
+    peer.request("one")
+
+    class Interrupted(float):
+        """A moment in which a handler comes in between."""
+
+        def __rsub__(self, other: float) -> float:
+            peer.request("interrupt")
+            return other - float(self)
+
+    left, overdue = peer.waits(Interrupted(0.0))
+    assert (left is not None, overdue) == (True, None)
+    assert [message["method"] for message in sent(peer)] == ["one", "interrupt"]
+    assert peer.waiting_for == ["one", "interrupt"]

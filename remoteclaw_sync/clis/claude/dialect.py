@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
+
+import attrs
 
 from ... import errors
 from ...engine.dialect import Dialect, Extracted
@@ -19,20 +21,19 @@ from ...types import (
     AgentUsage,
     PermissionDenial,
 )
-from ...wire.fields import Message, integer, items, mapping, number, plain_text, strings, text
+from ...wire.fields import Message, mapping, number, objects, plain_text, strings, text
 from .messages import (
     StreamedBlock,
     Totals,
+    account_of,
     failure_code,
     failure_message,
     failure_subtype,
     is_failed_server_result,
     less,
-    process_usage,
     readable_stderr,
-    recent_usage,
     retry_warning,
-    turn_usage,
+    usage_of,
 )
 
 # Claude waits 5 s after its last word for a shell it left in the background, and may then begin another turn.
@@ -50,6 +51,8 @@ KNOWN_BLOCKS = TOLD_BLOCKS | TOOL_BLOCKS
 TURN_BREAK = "\n\n"
 # What a call gets of a tool that "read-only" leaves out: Claude 2.1.197, 2.1.326.
 TOOL_DISABLED = ("exists but is not enabled in this context", "is disabled for this session")
+ANSWER_TOOL = "StructuredOutput"  # By which the model gives an answer that has a schema: no tool of the agent's.
+LIMIT_SUBTYPES = ("error_max_turns", "error_max_budget_usd")
 SHELL_TASK = "local_bash"  # A background task for which Claude does not hold back the end of its run.
 CUT_OFF = "the model's answer broke off and was asked for again; the text so far is not part of the answer"
 ROOT_HINT = "run as another user, or set IS_SANDBOX=1 in `env` if this is a container made for it"
@@ -64,13 +67,15 @@ class ClaudeDialect(Dialect):
         "user": "on_user",
         "system": "on_system",
         "result": "on_result",
+        "rate_limit_event": "on_rate_limit",
     }
 
     def __init__(self) -> None:
-        super().__init__()
-        self._mcp_names: set[str] = set()  # Servers of the caller's whose state has not been told yet.
+        self._mcp_names: set[str] = set()  # The caller's servers whose failure has not been reported.
+        self._has_limits = False  # By flags of Claude's own.
         self._totals = self._before = Totals()  # Of the process: now, and when the turn began.
         self._forget_turn()
+        super().__init__()
 
     def _forget_turn(self) -> None:
         """What is known of one turn begins here."""
@@ -79,17 +84,20 @@ class ClaudeDialect(Dialect):
         self._blocks: dict[object, StreamedBlock] = {}
         self._in_stream = False
         self._last_words = ""  # Of the answer.
-        self._turn_ended = False  # They were those of an earlier turn.
-        self._tool_names: dict[str, str] = {}  # Tool calls told of, by id.
+        self._turn_ended = False  # The last words were an earlier turn's.
+        self._tool_names: dict[str, str] = {}  # Tool calls reported so far, by id.
         self._tool_failures: dict[str, str] = {}
         self._api_error_kind = ""
         self._usage = AgentUsage()
+        self._counted: set[object] = set()  # Messages of the model whose tokens are in `so_far`.
+        self._asked_with = AgentUsage()
         self._agents: set[str] = set()  # Sub-agents at work, for which Claude does not end.
         self._shells: set[str] = set()  # Shells at work, for which it waits a little.
         self._success_held = False
 
     def recall(self, facts: Mapping[str, Any]) -> None:
         self._mcp_names = set(strings(facts, "mcp_servers"))
+        self._has_limits = facts.get("limits") is True
 
     # --- streamed messages ----------------------------------------------------------------------------------
 
@@ -109,7 +117,9 @@ class ClaudeDialect(Dialect):
             return self._on_block_stop(event)
         if kind == "message_start":
             return self._on_message_start(mapping(event, "message"))
-        if kind == "message_stop":
+        if kind == "message_delta":
+            self._count_answer(event)
+        elif kind == "message_stop" and not line.get("abandoned_blocks"):  # Else it is asked for again (2.1.326).
             self._in_stream = False
         return None
 
@@ -118,7 +128,36 @@ class ClaudeDialect(Dialect):
         self._message_id = message.get("id")
         self._blocks = {}
         self._in_stream = True
+        self._count_request(message)
         return warning
+
+    # What the requests of a turn use, as they come: the account of all, sub-agents included, is in the `result` line.
+
+    def _count_request(self, message: Message) -> None:
+        """The model has begun to answer. How long the answer will be is not known yet."""
+        self.outcome.requests += 1
+        self.outcome.asks_again = False
+        self._counted.add(message.get("id"))
+        self._asked_with = attrs.evolve(usage_of(message), output_tokens=0)
+        self.outcome.so_far = (self.outcome.so_far or AgentUsage()) + self._asked_with
+
+    def _count_answer(self, event: Message) -> None:
+        """It has ended its answer. Some providers count the input only now."""
+        counts = usage_of(event)
+        late = counts if self._asked_with == AgentUsage() else AgentUsage(output_tokens=counts.output_tokens)
+        self.outcome.so_far = (self.outcome.so_far or AgentUsage()) + late
+        self.outcome.asks_again = mapping(event, "delta").get("stop_reason") == "tool_use"
+
+    def _count_unstreamed(self, message: Message, parent: str | None) -> None:
+        """An answer that comes whole: a sub-agent's, or after a stream that was cut."""
+        name = message.get("id")
+        if name is None or name in self._counted or (parent is None and self._is_streamed(name)):
+            return
+        self._counted.add(name)
+        self.outcome.so_far = (self.outcome.so_far or AgentUsage()) + usage_of(message)
+        if parent is None:
+            self.outcome.requests += 1
+            self.outcome.asks_again = False
 
     def _on_block_start(self, event: Message) -> AgentEvent | None:
         start = mapping(event, "content_block")
@@ -126,12 +165,10 @@ class ClaudeDialect(Dialect):
         block = self._blocks[_index(event)] = StreamedBlock(kind, start)
         piece = text(start, kind) if kind in TOLD_BLOCKS else ""
         block.length = len(piece)
-        if not piece:
-            return None
-        return self._answer(piece) if kind == "text" else AgentThinkingEvent(piece)
+        return self._told(kind, piece)
 
     def _on_delta(self, event: Message) -> AgentEvent | None:
-        """A further piece of a block. Text and thinking are told at once, if they are what the block is.
+        """A further piece of a block. Text and thinking are passed on at once, if the block is of that kind.
 
         Any other delta (a signature, citations, whatever a newer Claude has) is not: what matters of it comes once
         more, in the whole message.
@@ -173,7 +210,12 @@ class ClaudeDialect(Dialect):
         block = self._blocks.get(_index(event))
         if block is None or block.kind not in TOOL_BLOCKS:
             return None
-        return self._tool_use(block.start, None, block.tool_input)
+        return self._tool_use(text(block.start, "id"), text(block.start, "name"), block.tool_input(), None)
+
+    def _told(self, kind: str, words: str) -> AgentEvent | None:
+        if not words:
+            return None
+        return self._answer(words) if kind == "text" else AgentThinkingEvent(words)
 
     def _answer(self, words: str) -> AgentEvent:
         """A piece of the answer."""
@@ -185,7 +227,7 @@ class ClaudeDialect(Dialect):
         return AgentTextEvent(words)
 
     def _cut_off(self) -> AgentEvent | None:
-        """A warning, if the message that was being streamed is given up half-told."""
+        """A warning, if the message being streamed is abandoned halfway."""
         half_told = self._in_stream and any(
             block.kind == "text" and block.length and not block.told_whole for block in self._blocks.values()
         )
@@ -200,36 +242,27 @@ class ClaudeDialect(Dialect):
         Most lines repeat what has been streamed. After a stream that was cut or idle Claude asks again without
         streaming, and the answer comes in this form only, under a new message id.
         """
-        message = mapping(line, "message")
-        parent = text(line, "parent_tool_use_id") or None
+        message, parent = mapping(line, "message"), text(line, "parent_tool_use_id") or None
         if message.get("model") == SYNTHETIC_MODEL:
             if parent is None:
                 self._in_stream = False
                 self._api_error_kind = text(line, "error")
             return []
-        message_id = message.get("id")
-        warning = self._cut_off() if parent is None and not self._is_streamed(message_id) else None
-        events = [] if warning is None else [warning]
-        for block in items(message, "content"):
-            event = self._whole_block(block, message_id, parent) if isinstance(block, dict) else None
-            if event is not None:
-                events.append(event)
-        return events
-
-    def _whole_block(self, block: Message, message_id: object, parent: str | None) -> AgentEvent | None:
-        kind = text(block, "type")
-        if kind in TOOL_BLOCKS:
-            return self._tool_use(block, parent, lambda: mapping(block, "input"))
-        if kind.endswith("_tool_result"):
-            content = block.get("content")
-            tool_id = text(block, "tool_use_id")
-            return AgentToolResultEvent(tool_id, plain_text(content), is_failed_server_result(content), parent)
-        if parent is not None or kind not in TOLD_BLOCKS:
-            return None  # What a sub-agent says is not the agent's answer.
-        rest = self._not_streamed(message_id, kind, text(block, kind))
-        if not rest:
-            return None
-        return self._answer(rest) if kind == "text" else AgentThinkingEvent(rest)
+        message_id, events = message.get("id"), []
+        if parent is None and self._in_stream and not self._is_streamed(message_id):
+            events.append(self._cut_off())
+        for block in objects(message, "content"):
+            kind = text(block, "type")
+            if kind in TOOL_BLOCKS:
+                events.append(self._tool_use(text(block, "id"), text(block, "name"), mapping(block, "input"), parent))
+            elif kind.endswith("_tool_result"):
+                content = block.get("content")
+                failed = is_failed_server_result(content)
+                events.append(AgentToolResultEvent(text(block, "tool_use_id"), plain_text(content), failed, parent))
+            elif parent is None and kind in TOLD_BLOCKS:  # What a sub-agent says is not the agent's answer.
+                events.append(self._told(kind, self._not_streamed(message_id, kind, text(block, kind))))
+        self._count_unstreamed(message, parent)
+        return [event for event in events if event is not None]
 
     def _not_streamed(self, message_id: object, kind: str, whole: str) -> str:
         if self._is_streamed(message_id):
@@ -244,22 +277,25 @@ class ClaudeDialect(Dialect):
         told twice is worse than one that a cut stream leaves without its beginning."""
         return message_id == self._message_id or message_id is None or self._message_id is None
 
-    def _tool_use(self, block: Message, parent: str | None, get_input: Callable[[], Message]) -> AgentEvent | None:
-        tool_id, name = text(block, "id"), text(block, "name")
+    def _tool_use(self, tool_id: str, name: str, arguments: Message, parent: str | None) -> AgentEvent | None:
         if tool_id in self._tool_names:
-            return None  # Told of already: once streamed, once whole.
+            return None  # Reported already: each comes twice, streamed and whole.
         self._tool_names[tool_id] = name
-        return AgentToolUseEvent(name, tool_id, get_input(), parent)
+        if name == ANSWER_TOOL:
+            return None
+        return AgentToolUseEvent(name, tool_id, arguments, parent)
 
     def on_user(self, line: Message) -> list[AgentEvent]:
         """Tool results. Other user lines are prompts of sub-agents and Claude's notes to the model."""
         results: list[AgentEvent] = []
         parent = text(line, "parent_tool_use_id") or None
-        for block in items(mapping(line, "message"), "content"):
-            if not isinstance(block, dict) or block.get("type") != "tool_result":
+        for block in objects(mapping(line, "message"), "content"):
+            if block.get("type") != "tool_result":
                 continue
             tool_id, output = text(block, "tool_use_id"), plain_text(block.get("content"))
             failed = bool(block.get("is_error"))
+            if self._tool_names.get(tool_id) == ANSWER_TOOL:
+                continue
             if failed:
                 self._tool_failures[tool_id] = output
                 if any(words in output for words in TOOL_DISABLED):
@@ -278,7 +314,7 @@ class ClaudeDialect(Dialect):
                 self._turn_ended = bool(self._last_words)
                 if self.outcome.terminal is not None:
                     self.outcome.reopen()
-                return self._mcp_failures(line)
+                return self._mcp_failures(line) if self._mcp_names else None
             case "api_retry":
                 return retry_warning(line)
             case "model_fallback":
@@ -295,52 +331,55 @@ class ClaudeDialect(Dialect):
     def _mcp_failures(self, line: Message) -> list[AgentEvent]:
         """Warnings for those of the caller's servers that Claude could not start or connect to."""
         failed: list[AgentEvent] = []
-        for server in items(line, "mcp_servers"):
-            name = server.get("name") if isinstance(server, dict) else None
+        for server in objects(line, "mcp_servers"):
+            name = server.get("name")
             if name in self._mcp_names and server.get("status") in MCP_FAILED:
                 self._mcp_names.discard(name)
                 message = f"MCP server {name!r} could not be used ({server['status']})"
                 failed.append(AgentErrorEvent(message, errors.MCP_SERVER_FAILED))
         return failed
 
+    def on_rate_limit(self, line: Message) -> None:
+        """The state of a subscription's limits; of interest if a request was refused for one of them."""
+        limit = mapping(line, "rate_limit_info")
+        self.outcome.resets_at = number(limit, "resetsAt") if limit.get("status") == "rejected" else None
+
     def on_result(self, line: Message) -> AgentEvent | None:
         """The end of a turn, mostly the last; further turns follow where background tasks were started."""
         self._account(line)
-        for denial in items(line, "permission_denials"):
-            if isinstance(denial, dict):
-                self._deny(text(denial, "tool_name"), text(denial, "tool_use_id"))
+        for denial in objects(line, "permission_denials"):
+            self._deny(text(denial, "tool_name"), text(denial, "tool_use_id"))
         if line.get("is_error") or line.get("subtype") not in ("success", None):
             return self._fail(line)
         self.outcome.session_id = text(line, "session_id") or self.outcome.session_id
+        if "structured_output" in line:
+            self.outcome.structured = (line["structured_output"],)
         if self._shells:
             self.outcome.may_stay = LINGER_WITH_SHELLS
         if self._agents:
             self._success_held = True  # Not the end: Claude waits for them, minutes if need be.
         else:
             self.outcome.succeed()
-        # The output of a /command comes as no message of the model.
+        # The output of a /command is not a message of the model.
         unsaid = "" if self._last_words else text(line, "result")
         return self._answer(unsaid) if unsaid else None
 
     def _account(self, line: Message) -> None:
-        outcome = self.outcome
-        cost, api_duration = number(line, "total_cost_usd"), number(line, "duration_api_ms")
-        before, total = self._before, process_usage(line)
-        self._totals = Totals(total, cost or 0.0, api_duration or 0.0)
-        recent = recent_usage(line)
-        if recent is not None:
-            self._usage += recent[0]
-            outcome.usage, cost = self._usage, (outcome.total_cost_usd or 0.0) + recent[1]
+        outcome, before, said = self.outcome, self._before, account_of(line)
+        self._totals = Totals(said.total, said.cost or 0.0, said.api_duration or 0.0)
+        self._usage += said.of_turn if said.recent is None else said.recent
+        if said.recent is not None:
+            outcome.usage = self._usage
+            outcome.total_cost_usd = (outcome.total_cost_usd or 0.0) + said.recent_cost
         else:
-            self._usage += turn_usage(line)
             # The process's own total is right also where the turns' numbers leave out sub-agents and fallbacks.
-            outcome.usage = less(total, before.usage) if total != AgentUsage() else self._usage
-            cost = None if cost is None else max(cost - before.cost, 0.0)
-        outcome.total_cost_usd = outcome.total_cost_usd if cost is None else cost
-        if api_duration is not None:
-            outcome.api_duration_ms = max(api_duration - before.api_duration, 0.0)
-        outcome.num_turns = (outcome.num_turns or 0) + integer(line, "num_turns")
-        outcome.stop_reason = text(line, "stop_reason") or outcome.stop_reason
+            outcome.usage = less(said.total, before.usage) if said.total != AgentUsage() else self._usage
+            if said.cost is not None:
+                outcome.total_cost_usd = max(said.cost - before.cost, 0.0)
+        if said.api_duration is not None:
+            outcome.api_duration_ms = max(said.api_duration - before.api_duration, 0.0)
+        outcome.num_turns = (outcome.num_turns or 0) + said.num_turns
+        outcome.stop_reason = said.stop_reason or outcome.stop_reason
 
     def _deny(self, tool: str, tool_id: str) -> None:
         denials = self.outcome.permission_denials
@@ -348,20 +387,25 @@ class ClaudeDialect(Dialect):
             denials.append(PermissionDenial(tool, self._tool_failures.get(tool_id), tool_id))
 
     def _fail(self, line: Message) -> AgentEvent:
-        # The id on this line is not kept: after a failed resume it is a new one that leads nowhere.
+        # The id on this line is not kept: after a failed resume it is a new id without a session.
         kind, message = self._api_error_kind, failure_message(line)
+        if self._has_limits and line.get("subtype") in LIMIT_SUBTYPES:
+            self.outcome.fail("limit")
+            return AgentErrorEvent(f"the run was ended by its limit: {message}", errors.LIMIT_EXCEEDED)
         self.outcome.fail(failure_subtype(line, kind, message))
         return AgentErrorEvent(message, failure_code(line, kind))
 
     def at_exit(self, ended: Ended) -> Closing:
         if self._success_held and ended.exit_code == 0:
             return Closing(succeeded=True)  # It gave up waiting for its sub-agents.
-        said = readable_stderr(ended.said)
+        said = readable_stderr(ended.said) if ended.said else ""
         if not said or ended.exit_code is None or ended.exit_code < 0:
             return Closing()
         if "cannot be used with root" in said:
             cause = AgentErrorEvent(f"{said}; {ROOT_HINT}", errors.CLI_EXIT_ERROR)
             return Closing(cause=cause, error_subtype="permission")
+        if "--json-schema is not" in said:
+            return Closing(cause=AgentErrorEvent(said, errors.CLI_EXIT_ERROR), error_subtype="config")
         return Closing(cause=AgentErrorEvent(said, errors.CLI_EXIT_ERROR))
 
 

@@ -7,9 +7,9 @@ import os
 from ..facts import CliFacts, Environment, Support, home_of
 
 
-def _login_files(env: Environment) -> tuple[str, ...]:
-    folder = env.get("CLAUDE_CONFIG_DIR") or os.path.join(home_of(env), ".claude")
-    return (os.path.join(folder, ".credentials.json"),)
+def state_folder(env: Environment) -> str:
+    """Where it keeps its login, settings and sessions."""
+    return env.get("CLAUDE_CONFIG_DIR") or os.path.join(home_of(env), ".claude")
 
 
 FACTS = CliFacts(
@@ -36,5 +36,8 @@ FACTS = CliFacts(
         "CLAUDE_CODE_USE_BEDROCK",
         "CLAUDE_CODE_USE_VERTEX",
     ),
-    login_files=_login_files,
+    login_files=lambda env: (os.path.join(state_folder(env), ".credentials.json"),),
+    sessions_in=state_folder,
+    forks=frozenset({"--fork-session"}),
+    tells_cost=True,
 )

@@ -15,6 +15,7 @@ from typing import Any
 from ... import errors
 from ...engine.dialect import Extracted
 from ...engine.live_dialect import LiveDialect
+from ...engine.meter import limits_cost
 from ...engine.outcome import RunOutcome
 from ...types import (
     AgentErrorEvent,
@@ -27,15 +28,17 @@ from ...types import (
     PermissionRequest,
     PromptSyntax,
 )
-from ...wire.fields import Message, items, mapping, text
+from ...wire.fields import Message, items, mapping, number, text
 from .dialect import ClaudeDialect
-from .messages import user_line
+from .messages import answer_schema, user_line
 
 # What keeps a process to one result for each prompt, and has the model see the tools of MCP servers at once.
 LIVE_ENV = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1", "ENABLE_TOOL_SEARCH": "false"}
 LIVE_ARGS = ("--input-format=stream-json", "--permission-prompt-tool=stdio", "--replay-user-messages")
 
+COST_REQUEST = "get_usage"  # 2.1.326 has it; an older one refuses it, and its costs are known when the turn is over.
 QUESTION_TOOL = "AskUserQuestion"
+NO_FORMS = "an MCP server asked the user to fill in a form, which was declined"
 UNASKED = "task-notification"  # The origin of a turn that a background task has begun.
 # Modes that a running process can change to. The others are matters of its start: "read-only" takes tools away, and
 # "bypass" needs a flag, with which (2.1.197) other modes would ask less than they should.
@@ -62,11 +65,13 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
         self._is_ready = False
         self._own_mode: str | None = None  # What the user's settings say.
         self._as_text = True
-        self._prompts: set[str] = set()  # All that the turn was given.
+        self._prompts: set[str] = set()  # All prompts of the turn.
         self._unanswered: set[str] = set()
         self._has_begun = False
         self._echoed = False
         self._interrupted = False
+        self._cost_before: float | None = None  # When the turn began, if it has a limit on costs.
+        self._wants_cost = False
 
     @property
     def is_ready(self) -> bool:
@@ -82,8 +87,9 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
 
     # --- what is said to Claude -----------------------------------------------------------------------------
 
-    def opening(self) -> bytes:
-        return self._request("initialize", hooks=None)
+    def opening(self, fields: AgentExecuteParams) -> bytes:
+        schema = answer_schema(fields)  # Of all answers of this process.
+        return self._request("initialize", hooks=None, **({} if schema is None else {"jsonSchema": schema}))
 
     def begin_turn(self, params: AgentExecuteParams) -> bytes:
         self.outcome = RunOutcome(session_id=self.outcome.session_id)
@@ -93,7 +99,9 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
         self._prompts, self._unanswered = set(), set()
         self._has_begun = self._echoed = self._interrupted = False
         self._as_text = (params.prompt_syntax or self._prompt_syntax) == "text"
-        return self._prompt(params.prompt, params.images)
+        self._cost_before, self._wants_cost = None, limits_cost(params)
+        asked = self._request(COST_REQUEST) if self._wants_cost else b""
+        return asked + self._prompt(params.prompt, params.images)
 
     def _prompt(self, words: str, images: Any = ()) -> bytes:
         name = str(uuid.uuid4())
@@ -132,15 +140,19 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
             # All of the input, changed or not: Claude up to 2.1.206 refuses an answer without it.
             allowed = dict(asked if decision.input is None else decision.input)
             if decision.answers is not None:
-                allowed["answers"] = dict(decision.answers)
+                # Of several options, Claude takes one string.
+                allowed["answers"] = {
+                    question: ", ".join(map(str, answer)) if isinstance(answer, list | tuple) else answer
+                    for question, answer in decision.answers.items()
+                }
             said = _response(request.id, {"behavior": "allow", "updatedInput": allowed})
         del self._open[request.id]
         return said
 
     def _request(self, subtype: str, **fields: Any) -> bytes:
-        number = f"rc-{next(self._numbers)}"
-        self._asked[number] = subtype
-        line = {"type": "control_request", "request_id": number, "request": {"subtype": subtype, **fields}}
+        name = f"rc-{next(self._numbers)}"
+        self._asked[name] = subtype
+        line = {"type": "control_request", "request_id": name, "request": {"subtype": subtype, **fields}}
         return json.dumps(line).encode() + b"\n"
 
     # --- what Claude says -----------------------------------------------------------------------------------
@@ -150,27 +162,44 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
         about = self._asked.pop(text(response, "request_id"), None)
         if about == "initialize":
             self._is_ready = True
+        if about == COST_REQUEST:
+            self._note_cost(number(mapping(mapping(response, "response"), "session"), "total_cost_usd"))
         if text(response, "subtype") == "error" and about in ("set_model", "set_permission_mode"):
             return AgentErrorEvent(f"Claude refused {about}: {text(response, 'error')}", errors.CLI_WARNING)
         return None
 
+    def _note_cost(self, total: float | None) -> None:
+        """What the process has cost so far; asked for at the turn's beginning, and after each answer of the model."""
+        if total is not None and self._cost_before is None:
+            self._cost_before = total
+        elif total is not None and self._cost_before is not None:
+            self.outcome.cost_so_far = max(total - self._cost_before, 0.0)
+
+    def _count_answer(self, event: Message) -> None:
+        super()._count_answer(event)
+        if self._wants_cost:
+            self.outbox.append(self._request(COST_REQUEST))
+
     def on_control_request(self, line: Message) -> AgentEvent | None:
-        number, request = text(line, "request_id"), mapping(line, "request")
-        if not number:
+        name, request = text(line, "request_id"), mapping(line, "request")
+        if not name:
             return None
         if request.get("subtype") == "can_use_tool":
-            return self._permission(number, request)
-        # Never silence: Claude would wait for ever.
-        self.outbox.append(_refusal(number, f"this client does not know {text(request, 'subtype') or 'that'!r}"))
+            return self._permission(name, request)
+        if request.get("subtype") == "elicitation":
+            self.outbox.append(_response(name, {"action": "decline"}))
+            return AgentErrorEvent(NO_FORMS, errors.CLI_WARNING)
+        # Always answer: Claude would wait forever.
+        self.outbox.append(_refusal(name, f"this client does not know {text(request, 'subtype') or 'that'!r}"))
         return None
 
-    def _permission(self, number: str, request: Message) -> AgentEvent:
+    def _permission(self, request_id: str, request: Message) -> AgentEvent:
         name, tool_id, arguments = text(request, "tool_name"), text(request, "tool_use_id"), mapping(request, "input")
-        self._open[number] = arguments
+        self._open[request_id] = arguments
         questions = items(arguments, "questions") if name == QUESTION_TOOL else []
         return AgentPermissionEvent(
             PermissionRequest(
-                number,
+                request_id,
                 name,
                 tool_id,
                 arguments,
@@ -184,9 +213,9 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
     def on_control_cancel_request(self, line: Message) -> None:
         self._open.pop(text(line, "request_id"), None)
 
-    def _tool_use(self, block: Message, parent: str | None, get_input: Any) -> AgentEvent | None:
-        self._parents.setdefault(text(block, "id"), parent)
-        return super()._tool_use(block, parent, get_input)
+    def _tool_use(self, tool_id: str, name: str, arguments: Message, parent: str | None) -> AgentEvent | None:
+        self._parents.setdefault(tool_id, parent)
+        return super()._tool_use(tool_id, name, arguments, parent)
 
     def on_user(self, line: Message) -> list[AgentEvent]:
         if line.get("isReplay"):
@@ -206,10 +235,10 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
         answered |= {text(line, "user_message_uuid")} - {""}
         if text(mapping(line, "origin"), "kind") == UNASKED or (answered and not answered & self._prompts):
             return None  # Of a turn that nobody has asked for, or that is over.
-        self._agents.clear()  # All are foreground ones; whatever is not told of as ended has ended.
+        self._agents.clear()  # All run in the foreground: those not reported as ended have ended.
         self._unanswered -= answered
         if not answered and not self._echoed:
-            self._unanswered.clear()  # An old one, which does not tell.
+            self._unanswered.clear()  # An old Claude, which does not say.
         event = super().on_result(line)
         if self._unanswered and not self._interrupted:
             self.outcome.reopen()  # Words that were not part of this turn are the next one's.

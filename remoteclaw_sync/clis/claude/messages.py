@@ -14,7 +14,7 @@ import attrs
 from ... import errors
 from ...engine.classify import classify_error
 from ...files import read_regular
-from ...types import AgentErrorEvent, AgentUsage, ErrorSubtype
+from ...types import AgentErrorEvent, AgentExecuteParams, AgentUsage, ErrorSubtype
 from ...wire.fields import Message, integer, items, mapping, number, text, wording
 from ..shared import image_type, without_colours
 
@@ -32,17 +32,25 @@ def image_media_type(path: str | os.PathLike[str]) -> str:
     return media_type
 
 
+def looks_like_syntax(prompt: str) -> bool:
+    """Whether Claude would take something in it for a /command or a @file."""
+    return prompt.startswith("/") or "@" in prompt
+
+
 def user_line(
     prompt: str, images: Iterable[str | os.PathLike[str]], *, as_text: bool, uuid: str | None = None
 ) -> bytes:
-    """One line of `--input-format stream-json`. By the `uuid` one can tell later what has become of it.
+    """One line of `--input-format stream-json`. The `uuid` identifies it in later lines.
 
-    Claude (2.1.197) looks for a /command and for @files in the last block only. As text, therefore, the prompt is
-    not the last: images follow it, or an empty text, which Claude drops before it asks the model.
+    Claude (2.1.197) looks for a /command and for @files in the last block only. As text, therefore, a prompt that has
+    any is not the last: images follow it, or an empty text, which Claude drops before it asks the model. (2.1.48 does
+    not, and the API takes none; so no other prompt has one.)
     """
     said: Message = {"type": "text", "text": prompt}
     shown = [_image_block(path) for path in images]
-    content = [said, *(shown or [{"type": "text", "text": ""}])] if as_text else [*shown, said]
+    content = [said, *shown] if as_text else [*shown, said]
+    if as_text and not shown and looks_like_syntax(prompt):
+        content.append({"type": "text", "text": ""})
     line: Message = {"type": "user", "message": {"role": "user", "content": content}}
     if uuid is not None:
         line |= {"parent_tool_use_id": None, "uuid": uuid}
@@ -53,6 +61,12 @@ def _image_block(path: str | os.PathLike[str]) -> Message:
     media_type = image_media_type(path)
     data = base64.b64encode(read_regular(path, MAX_IMAGE_BYTES, follow=True)).decode()
     return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
+
+
+def answer_schema(params: AgentExecuteParams) -> Message | None:
+    """What Claude checks the answer against, if it does."""
+    schema: Message | None = None if params.output_type is None else params.output_type.native
+    return schema
 
 
 # --- out: blocks that arrive in pieces -----------------------------------------------------------------------------
@@ -71,7 +85,7 @@ class StreamedBlock:
         self.input_parts: list[str] = []
 
     def tool_input(self) -> Message:
-        """The arguments of a tool call; {} if the model sent none, or no JSON object."""
+        """The arguments of a tool call; {} if the model sent none, or something that is not a JSON object."""
         try:
             value = json.loads("".join(self.input_parts))
         except ValueError:
@@ -80,17 +94,6 @@ class StreamedBlock:
 
 
 # --- out: the result line ------------------------------------------------------------------------------------------
-
-
-def turn_usage(result: Message) -> AgentUsage:
-    """`result.usage`: the main thread of one turn. Zero after a fallback to no streaming, and after a budget abort."""
-    usage = mapping(result, "usage")
-    return AgentUsage(
-        input_tokens=integer(usage, "input_tokens"),
-        output_tokens=integer(usage, "output_tokens"),
-        cache_read_tokens=integer(usage, "cache_read_input_tokens"),
-        cache_write_tokens=integer(usage, "cache_creation_input_tokens"),
-    )
 
 
 @attrs.frozen
@@ -108,21 +111,47 @@ def less(total: AgentUsage, before: AgentUsage) -> AgentUsage:
     return AgentUsage(**{name: max(getattr(total, name) - getattr(before, name), 0) for name in names})
 
 
-def process_usage(result: Message) -> AgentUsage:
-    """`result.modelUsage`: all that this process has used so far, sub-agents and fallbacks included."""
-    return _usage_of_models(mapping(result, "modelUsage"))
+@attrs.frozen(kw_only=True)
+class Account:
+    """What a `result` line says of usage, cost and time."""
+
+    of_turn: AgentUsage  # The main thread of one turn. Zero after a fallback to no streaming, and after a budget abort.
+    total: AgentUsage  # All that this process has used so far, sub-agents and fallbacks included.
+    # Since the process's last `result` line, if it says so (2.1.326 does, 2.1.197 does not). Where it does, the totals
+    # of a resumed session include its earlier runs.
+    recent: AgentUsage | None
+    recent_cost: float
+    cost: float | None  # In USD, of the process, as the duration is.
+    api_duration: float | None
+    num_turns: int
+    stop_reason: str
 
 
-def recent_usage(result: Message) -> tuple[AgentUsage, float] | None:
-    """Usage and cost in USD since the process's last `result` line, if it tells them (2.1.326 does, 2.1.197 not).
+def usage_of(message: Message) -> AgentUsage:
+    """The API's own token counts, in the `usage` of a message or line."""
+    counts = mapping(message, "usage")
+    return AgentUsage(
+        input_tokens=integer(counts, "input_tokens"),
+        output_tokens=integer(counts, "output_tokens"),
+        cache_read_tokens=integer(counts, "cache_read_input_tokens"),
+        cache_write_tokens=integer(counts, "cache_creation_input_tokens"),
+    )
 
-    Where it does, `modelUsage` and `total_cost_usd` of a resumed session have its earlier runs in them.
-    """
-    models = mapping(result, "model_usage_since_last_result")
-    if not models:
-        return None
-    costs = [number(usage, "costUSD") or 0.0 for usage in models.values() if isinstance(usage, dict)]
-    return _usage_of_models(models), sum(costs)
+
+def account_of(result: Message) -> Account:
+    """Read it from a `result` line."""
+    of_turn, models = usage_of(result), mapping(result, "modelUsage")
+    recent = result.get("model_usage_since_last_result")  # Empty if the line before has counted all: nothing is new.
+    return Account(
+        of_turn=of_turn,
+        cost=number(result, "total_cost_usd"),
+        api_duration=number(result, "duration_api_ms"),
+        num_turns=integer(result, "num_turns"),
+        stop_reason=text(result, "stop_reason"),
+        total=_usage_of_models(models) if models else AgentUsage(),
+        recent=_usage_of_models(recent) if isinstance(recent, dict) else None,
+        recent_cost=_cost_of_models(recent) if isinstance(recent, dict) else 0.0,
+    )
 
 
 def _usage_of_models(models: Message) -> AgentUsage:
@@ -138,6 +167,10 @@ def _usage_of_models(models: Message) -> AgentUsage:
     return total
 
 
+def _cost_of_models(models: Message) -> float:
+    return sum(number(usage, "costUSD") or 0.0 for usage in models.values() if isinstance(usage, dict))
+
+
 # `error` of the synthetic message that stands for an API error. Not here: "unknown", "invalid_request" and
 # "server_error" (also said of a refused connection), for which the status and the message say more.
 KIND_SUBTYPES: Mapping[str, ErrorSubtype] = {
@@ -149,7 +182,11 @@ KIND_SUBTYPES: Mapping[str, ErrorSubtype] = {
     "model_not_found": "config",
     "max_output_tokens": "incomplete",
 }
-RESULT_SUBTYPES: Mapping[str, ErrorSubtype] = {"error_max_turns": "max_turns", "error_max_budget_usd": "max_turns"}
+RESULT_SUBTYPES: Mapping[str, ErrorSubtype] = {
+    "error_max_turns": "max_turns",
+    "error_max_budget_usd": "max_turns",
+    "error_max_structured_output_retries": "invalid_output",
+}
 # Lines that Claude logs for its own developers beside the real error.
 DIAGNOSTIC_PREFIX = "[ede_diagnostic]"
 

@@ -12,22 +12,18 @@ from ..._values import check_choice
 from ...config_files.private_file import PrivateFile
 from ...engine.live_dialect import LiveDialect
 from ...engine.resources import RunResources
+from ...portable.local import LocalSessions
+from ...process.environment import host_environment
 from ...runtime import DEFAULT_TIMEOUT, RuntimeOptions
-from ...types import (
-    AgentExecuteParams,
-    PermissionMode,
-    PromptSyntax,
-)
+from ...types import AgentExecuteParams, PermissionMode, PromptSyntax
 from ..dialect import DialectRuntime
 from ..mcp_entries import EnvReferences, Servers, check_distinct, tool_prefix_name
 from .dialect import ClaudeDialect
-from .facts import FACTS
+from .facts import FACTS, state_folder
 from .live import LIVE_ARGS, LIVE_ENV, ClaudeLiveDialect
 from .mcp import claude_entries
-from .messages import (
-    image_media_type,
-    user_line,
-)
+from .messages import answer_schema, image_media_type, looks_like_syntax, user_line
+from .portable import ClaudeSessions
 
 OUTPUT_ARGS = ("-p", "--output-format=stream-json", "--verbose", "--include-partial-messages")
 
@@ -41,7 +37,7 @@ PERMISSION_ARGS: Mapping[PermissionMode, tuple[str, ...]] = {
     "bypass": ("--permission-mode=bypassPermissions",),
 }
 
-# What a Claude tells the programs it starts. Inherited by another Claude they make it a child session (which is not
+# What Claude passes to the programs it starts. Inherited by another Claude they make it a child session (which is not
 # stored, so it cannot be resumed), or connect it to the outer one's editor.
 NESTING_VARIABLES = (
     "CLAUDECODE",
@@ -55,6 +51,7 @@ NESTING_VARIABLES = (
     "AI_AGENT",
 )
 
+MAX_SCHEMA_ARGUMENT = 100_000  # Characters; Linux takes no argument of over 128 KiB.
 CONFIG_READ = b'"subtype":"init"'  # Printed when the MCP servers of the configuration have been started.
 
 
@@ -67,13 +64,20 @@ class ClaudeCliRuntime(DialectRuntime):
         prompt_syntax: "text" (a prompt `/clear` or `@file` reaches the model as written) or "cli" (Claude runs
             /commands and reads @files); a run's own `prompt_syntax` goes before it.
         options: those of `CLIRuntimeBase`; `linger` is at least 7 s while a background shell runs. Claude 2.1.197
-            ends such a shell after 5 s, 2.1.326 waits for it as long as it is let.
+            ends such a shell after 5 s, 2.1.326 waits as long as `linger` allows.
     """
 
     cli_facts = FACTS
     provider = FACTS.name
     install_hint = FACTS.install_hint
     DIALECT = ClaudeDialect
+
+    # Of one run: set in its copy by `enter_run`.
+    _system_prompt_file: str | None = None
+    _mcp_args: tuple[str, ...] = ()
+    _mcp_env: Mapping[str, str] = {}
+    _mcp_names: tuple[str, ...] = ()
+    _has_limits = False
 
     def __init__(
         self,
@@ -87,14 +91,20 @@ class ClaudeCliRuntime(DialectRuntime):
         self.prompt_syntax: PromptSyntax = prompt_syntax
         super().__init__(command, timeout, **options)
 
-    def reset_state(self) -> None:
-        self._system_prompt_file: str | None = None
-        self._mcp_args: tuple[str, ...] = ()
-        self._mcp_env: dict[str, str] = {}
-        self._mcp_names: tuple[str, ...] = ()
-
     def new_live_dialect(self) -> LiveDialect | None:
         return ClaudeLiveDialect(self.prompt_syntax)
+
+    def native_schema(self, schema: Mapping[str, Any], from_start: bool) -> dict[str, Any] | None:
+        if not from_start:
+            return None  # A process has one schema for all its turns, or none.
+        from .answer_schema import accepted  # Most runs need none of it.
+
+        made = accepted(schema)
+        return None if made is None or len(json.dumps(made)) > MAX_SCHEMA_ARGUMENT else made
+
+    def local_sessions(self, params: AgentExecuteParams) -> LocalSessions | None:
+        cwd = os.path.abspath(params.working_directory or os.getcwd())
+        return ClaudeSessions(os.path.join(cwd, state_folder({**host_environment(), **params.env})), cwd)
 
     # --- the command line -----------------------------------------------------------------------------------
 
@@ -108,6 +118,7 @@ class ClaudeCliRuntime(DialectRuntime):
         if params.system_prompt is not None:
             # In a file, because a command line ends at 128 KiB and every user of the machine can read it.
             self._system_prompt_file = resources.temporary_file(".txt", params.system_prompt.encode())
+        self._has_limits = not self.is_live and bool(_limit_args(params))
         if params.mcp_servers:
             self._inject_mcp(params.mcp_servers, resources)
 
@@ -139,6 +150,11 @@ class ClaudeCliRuntime(DialectRuntime):
             args.append(f"--append-system-prompt-file={self._system_prompt_file}")
         elif params.system_prompt is not None:
             args.append(f"--append-system-prompt={params.system_prompt}")
+        if not self.is_live:  # Where they would count for the process, and not for the turn.
+            args.extend(_limit_args(params))
+        schema = answer_schema(params)
+        if schema is not None and not self.is_live:
+            args.append(f"--json-schema={json.dumps(schema)}")
         return [*args, *PERMISSION_ARGS[params.permission_mode], *self._mcp_args, *params.extra_args]
 
     def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
@@ -154,8 +170,14 @@ class ClaudeCliRuntime(DialectRuntime):
 
     def _structured(self, params: AgentExecuteParams) -> bool:
         """Whether the prompt has to be sent as a JSON line: for images, and where Claude would see syntax."""
-        looks_like_syntax = params.prompt.startswith("/") or "@" in params.prompt
-        return bool(params.images) or (looks_like_syntax and self._as_text(params))
+        return bool(params.images) or (looks_like_syntax(params.prompt) and self._as_text(params))
 
     def facts(self) -> dict[str, Any]:
-        return {"mcp_servers": [*self._mcp_names]} if self._mcp_names else {}
+        servers = {"mcp_servers": [*self._mcp_names]} if self._mcp_names else {}
+        return {**servers, **({"limits": True} if self._has_limits else {})}
+
+
+def _limit_args(params: AgentExecuteParams) -> list[str]:
+    """Limits that Claude holds by itself: it has a better account of its costs than its lines."""
+    turns = [] if params.max_turns is None else [f"--max-turns={params.max_turns}"]
+    return turns if params.max_cost_usd is None else [*turns, f"--max-budget-usd={params.max_cost_usd:.10f}"]

@@ -1,20 +1,19 @@
 """Codex's app server, as of 0.169.0: JSON-RPC by lines, both ways, while a process stays.
 
-One process serves one session. A turn may be told of before and after its time: what belongs to a turn that is over is
-known by its id, and dropped.
+One process serves many sessions; this is the part of one (see switchboard.py). A turn may be told of before and after
+its time: what belongs to a turn that is over is known by its id, and dropped.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
 
 from ... import errors
-from ..._version import __version__
 from ...engine.approval import FAILED, NOBODY_TO_ASK, REFUSED
 from ...engine.classify import classify_error
 from ...engine.dialect import Extracted
@@ -34,15 +33,16 @@ from ...types import (
     PermissionDenial,
     PermissionMode,
     PermissionRequest,
+    PromptSyntax,
 )
-from ...versions import is_below
 from ...wire.fields import Message, integer, items, mapping, strings, text, wording
-from ...wire.jsonrpc import METHOD_NOT_FOUND, Answered, Called, Failed, Peer, RequestId
+from ...wire.jsonrpc import METHOD_NOT_FOUND, Answered, Called, Failed, Peer, RequestId, answer_in
 from . import mcp as codex_mcp
+from . import stderr as codex_stderr
 from .app_items import as_exec_item
 from .dialect import EXIT_SUBTYPES, RETRY_WORD, CodexDialect, used_since
-from .facts import FACTS
 from .items import TOOL_ITEMS
+from .switchboard import INITIALIZE, LOGIN, NEEDED, refusal
 
 # Nothing on the network but the model, no turns that nobody has asked for, and a thread is free when we leave it.
 # (Codex ignores what it does not know here.)
@@ -56,9 +56,10 @@ SERVER_CONFIG = (
 )
 KEY_IN_MEMORY = 'cli_auth_credentials_store="ephemeral"'  # Otherwise a login with a key would be written to auth.json.
 
-NEEDED = FACTS.support[0].least  # Older ones have an app server that speaks in other words, or none.
-USER_AGENT = re.compile(r"[^/]+/(\d+(?:\.\d+)+)")
+OPENING_PATIENCE = 600.0  # Seconds for the thread: it may have MCP servers to wait for.
 RETRIES_BYTES = 8_192
+NO_SKILL = "/dev/null"
+SKILL_NAME = re.compile(r"\$([A-Za-z0-9_:-]+)")
 STOCK_WORDS = (REFUSED, NOBODY_TO_ASK, FAILED)  # They say no more than Codex itself does.
 
 # In `thread/start`. "default" leaves the sandbox to the user's configuration: a read-only one if that has none.
@@ -77,6 +78,9 @@ WORKSPACE_WRITE: Mapping[str, Any] = {
     "excludeTmpdirEnvVar": False,
     "excludeSlashTmp": False,
 }
+# Not the folders for temporary files: Codex leaves folders of its own there, and a command that fails for the lack of
+# them is run without a sandbox, if it was approved.
+APPROVED_WRITE: Mapping[str, Any] = {**WORKSPACE_WRITE, "excludeTmpdirEnvVar": True, "excludeSlashTmp": True}
 TURN_SANDBOXES: Mapping[PermissionMode, Mapping[str, Any]] = {
     "read-only": READ_ONLY,
     "accept-edits": WORKSPACE_WRITE,
@@ -89,7 +93,6 @@ MCP_REQUEST = "mcpServer/elicitation/request"
 QUESTION_REQUEST = "item/tool/requestUserInput"
 QUESTION_TOOL = "request_user_input"
 
-NO_BUBBLEWRAP = "Codex could not find bubblewrap"  # It has one of its own, and takes that.
 RETRACTED = "codex has taken back the text before this and begun its answer anew"
 NO_OTHER_INPUT = "codex cannot change the arguments of a call, so it was refused"
 NO_FORMS = "an MCP server asked the user to fill in a form, which was declined"
@@ -107,7 +110,7 @@ class ThreadSettings:
     instructions: str | None = None
     config: Mapping[str, Any] = attrs.field(factory=dict)
     servers: Mapping[str, Any] = attrs.field(factory=dict, repr=False)  # MCP servers, as entries of its configuration.
-    api_key: str | None = attrs.field(default=None, repr=False)
+    logs_in: bool = False  # The process is ready after a login.
 
     def params(self, failed_servers: set[str]) -> dict[str, Any]:
         servers = {name: entry for name, entry in self.servers.items() if name not in failed_servers}
@@ -122,15 +125,18 @@ class ThreadSettings:
 
 
 class CodexLiveDialect(LiveDialect, CodexDialect):
-    """Talks with one `codex app-server`."""
+    """Talks with one thread of a `codex app-server`."""
 
     HANDLERS = {}  # Messages have a method and no type.
 
-    def __init__(self) -> None:
+    def __init__(self, prompt_syntax: PromptSyntax = "text") -> None:
         super().__init__()
+        self._prompt_syntax = prompt_syntax
+        self._as_text = True
         self.settings = ThreadSettings(cwd="/")
-        self._peer = Peer(envelope=False)
+        self.peer = self._peer = Peer(envelope=False)
         self._initialized = False
+        self._is_refused = False  # By the process, which will not serve any session.
         self._thread: str | None = None
         self._is_asking = False  # For the thread.
         self._handshake_over = False
@@ -146,6 +152,7 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
 
     def _new_turn(self) -> None:
         self._prompt: list[Message] | None = None  # What waits for the thread.
+        self._answer_schema: Message | None = None
         self._turn: str | None = None
         self._has_begun = False  # Codex takes interrupts of the turn by its id.
         self._interrupted = False
@@ -164,6 +171,11 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         self._closed_tools.clear()
         self._failure_told = None
 
+    def recall(self, facts: Mapping[str, Any]) -> None:
+        super().recall(facts)
+        if facts.get("login"):
+            self.settings = attrs.evolve(self.settings, logs_in=True)
+
     @property
     def is_ready(self) -> bool:
         return self._handshake_over
@@ -176,13 +188,14 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
     def has_unanswered(self) -> bool:
         return bool(self._steers)
 
+    @property
+    def is_lost(self) -> bool:
+        return self._is_refused
+
     # --- what is said to Codex ------------------------------------------------------------------------------
 
-    def opening(self) -> bytes:
-        about_us = {"name": "remoteclaw_sync", "title": None, "version": __version__}
-        capabilities = {"experimentalApi": True, "optOutNotificationMethods": ["account/rateLimits/updated"]}
-        self._peer.request("initialize", {"clientInfo": about_us, "capabilities": capabilities}, self._on_initialized)
-        return self._peer.take()
+    def opening(self, fields: AgentExecuteParams) -> bytes:
+        return b""  # The process is ready when all sessions are told so.
 
     def begin_turn(self, params: AgentExecuteParams) -> bytes:
         self.outcome = RunOutcome(session_id=self.outcome.session_id)
@@ -191,19 +204,31 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         self._new_turn()
         if self._total is not None:
             self._used_before = self._total
-        self._prompt = [
-            {"type": "text", "text": params.prompt},
-            *({"type": "localImage", "path": os.path.abspath(image)} for image in params.images),
-        ]
+        self._as_text = (params.prompt_syntax or self._prompt_syntax) == "text"
+        self._prompt = self._said(params.prompt, params.images)
+        if params.output_type is not None:
+            self._answer_schema = params.output_type.native
         if self._thread is not None:
             self._send_prompt()
         elif self._initialized and not self._is_asking:
             self._ask_for_thread()  # It was refused before.
         return self._peer.take()
 
+    def _said(self, words: str, images: Iterable[str | os.PathLike[str]] = ()) -> list[Message]:
+        """As input. Where the words have `$name`, Codex adds the instructions of the skill of that name, unless another
+        item has the name: such items keep the words what they are, and the model does not see them."""
+        names = dict.fromkeys(SKILL_NAME.findall(words)) if self._as_text else ()
+        return [
+            {"type": "text", "text": words},
+            *({"type": "localImage", "path": os.path.abspath(image)} for image in images),
+            *({"type": "skill", "name": name, "path": NO_SKILL} for name in names),
+        ]
+
     def _send_prompt(self) -> None:
         if self._prompt is not None:
             given = {"threadId": self._thread, "input": self._prompt, **self._overrides}
+            if self._answer_schema is not None:
+                given["outputSchema"] = self._answer_schema
             self._prompt = None
             self._peer.request("turn/start", given, self._on_turn_answer)
 
@@ -253,13 +278,13 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
                 self._warnings += self._judge_turn(self._ended)
 
         self._peer.request(
-            "turn/steer", {"threadId": self._thread, "input": [_said(words)], "expectedTurnId": self._turn}, heard
+            "turn/steer", {"threadId": self._thread, "input": self._said(words), "expectedTurnId": self._turn}, heard
         )
 
     def _begin_another(self, words: str) -> None:
         self._turn, self._has_begun, self._ended = None, False, None
         self.outcome.reopen()
-        self._prompt = [_said(words)]
+        self._prompt = self._said(words)
         self._send_prompt()
 
     def set_model(self, name: str | None) -> bytes:
@@ -280,37 +305,25 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
 
     # --- the handshake --------------------------------------------------------------------------------------
 
-    def _on_initialized(self, answer: Answered | Failed) -> None:
-        if isinstance(answer, Failed):
-            self._give_up(f"codex app-server: {answer.message}", errors.CLI_ERROR)
-            return
-        found = USER_AGENT.match(text(_result(answer), "userAgent"))
-        if found is not None and is_below(found[1], NEEDED):
-            message = f"live sessions need Codex {NEEDED} or newer, and this is {found[1]}"
-            self._give_up(message, errors.UNSUPPORTED_OPTION, "config")
+    def _on_handshake(self, message: Message, method: str) -> None:
+        answer = answer_in(message, method, method)
+        refused = refusal(answer)
+        if refused is not None:
+            self._is_refused = True
+            self._give_up(refused.message, refused.code, refused.kind)
             return
         self._initialized = True
-        self._peer.notify("initialized")
-        key = self.settings.api_key
-        if key is None:
+        if method == LOGIN or not self.settings.logs_in:
             self._ask_for_thread()
-            return
-        self._peer.request("account/login/start", {"type": "apiKey", "apiKey": key}, self._on_login)
-
-    def _on_login(self, answer: Answered | Failed) -> None:
-        if isinstance(answer, Failed):
-            self._give_up(f"codex did not take the API key: {answer.message}", errors.CLI_ERROR, "auth")
-            return
-        self._ask_for_thread()
 
     def _ask_for_thread(self) -> None:
         self._is_asking = True
         given = self.settings.params(self._failed_servers)
         if self._asked_thread is None:
-            self._peer.request("thread/start", given, self._on_thread)
+            self._peer.request("thread/start", given, self._on_thread, OPENING_PATIENCE)
         else:
             resumed = {"threadId": self._asked_thread, "excludeTurns": True, **given}
-            self._peer.request("thread/resume", resumed, self._on_thread)
+            self._peer.request("thread/resume", resumed, self._on_thread, OPENING_PATIENCE)
 
     def _on_thread(self, answer: Answered | Failed) -> None:
         self._is_asking = False
@@ -330,10 +343,18 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
             self._own_model = text(result, "model") or None
         if self.settings.mode == "default":
             self._own_sandbox = mapping(result, "sandbox") or READ_ONLY
+            self._let_what_is_approved_write()
         if self._instructions_ignored:
             message = "codex keeps the instructions its thread began with: system_prompt is ignored when it is resumed"
             self._warnings.append(AgentErrorEvent(message, errors.CLI_WARNING))
         self._send_prompt()
+
+    def _let_what_is_approved_write(self) -> None:
+        """Codex runs an approved command in the sandbox first, and without it only if it fails there. In a read-only
+        one `touch made; true` would be approved and succeed, and nothing would be made."""
+        if self.settings.has_approver and text(self._own_sandbox, "type") == READ_ONLY["type"]:
+            self._own_sandbox = APPROVED_WRITE
+            self._overrides.setdefault("sandboxPolicy", dict(APPROVED_WRITE))
 
     def _on_no_thread(self, message: str) -> None:
         failed = codex_mcp.failed_servers(message, {**self.settings.servers})
@@ -372,6 +393,8 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         return b'"item/started"' in chunk
 
     def _read(self, message: Message) -> Extracted:
+        if "method" not in message and (handshake := message.get("id")) in (INITIALIZE, LOGIN):
+            self._on_handshake(message, str(handshake))
         heard = self._peer.feed(message)
         found: Extracted = None
         if isinstance(heard, Called):
@@ -460,6 +483,9 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
                 integer(total, "cacheWriteInputTokens"),
             )
             self._counted = text(params, "turnId") not in self._old_turns
+            if self._counted:  # It comes when a request is over, and the tools that it called.
+                self.outcome.requests += 1
+                self.outcome.so_far = used_since(self._used_before, self._total)
 
     def _on_problem(self, params: Message) -> list[AgentEvent]:
         if not self._is_current(params):
@@ -471,7 +497,7 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
 
     def _on_warning(self, params: Message) -> AgentEvent | None:
         message = wording(params.get("message")) or wording(params.get("summary"))
-        if not message or message.startswith(NO_BUBBLEWRAP):
+        if not message or codex_stderr.NO_BUBBLEWRAP.match(message):
             return None
         return AgentErrorEvent(message, errors.CLI_WARNING)
 
@@ -534,8 +560,10 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         return AgentThinkingEvent("\n\n") if known and self._is_current(params) else None
 
     def _on_whole_thought(self, item: Message) -> AgentEvent | None:
-        whole = "\n\n".join(strings(item, "summary") or strings(item, "content"))
-        return AgentThinkingEvent(whole) if whole and text(item, "id") not in self._thought else None
+        whole, name = "\n\n".join(strings(item, "summary") or strings(item, "content")), text(item, "id")
+        is_told = name in self._thought
+        self._thought.discard(name)  # Some servers give every thought the same id.
+        return AgentThinkingEvent(whole) if whole and not is_told else None
 
     # --- tools ----------------------------------------------------------------------------------------------
 
@@ -550,6 +578,8 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         if not self._is_current(params):
             return None
         kind = text(item, "type")
+        if kind in ("agentMessage", "reasoning"):
+            self.outcome.asks_again = False
         if kind == "agentMessage":
             return self._on_whole_text(item) if is_final else None
         if kind == "reasoning":
@@ -558,12 +588,17 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         if known is None:
             return None
         name, before = text(known, "id"), len(self.outcome.permission_denials)
+        if not is_final:
+            self._closed_tools.discard(name)  # Another call, of a server that gives them all the same id.
         events = self._on_tool(TOOL_ITEMS[known["type"]], known, is_final)
         if name in self._refused:
             del self.outcome.permission_denials[before:]  # The caller's own no, which is there already.
         if not is_final and name:
             self._calls[name] = known
         return events
+
+    def _note_call(self) -> None:
+        self.outcome.asks_again = True  # Requests are counted when they are over.
 
     # --- what Codex asks ------------------------------------------------------------------------------------
 
@@ -615,17 +650,17 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         if asked is None:
             return b""  # Codex does not wait for it any more.
         number, method, _ = asked
-        if method == QUESTION_REQUEST:
-            answers = decision.answers if isinstance(decision, Allow) else None
-            self._peer.answer(number, {"answers": _by_id(request, answers or {})})
-        elif isinstance(decision, Deny):
+        if isinstance(decision, Deny):
             self._refused.add(request.tool_id)
             if decision.message not in STOCK_WORDS and not decision.stop and self._turn is not None:
                 # Codex has no place for a reason. Said before the answer, it is heard after the call.
-                words = f"The call was refused: {decision.message}"
-                given = {"threadId": self._thread, "input": [_said(words)], "expectedTurnId": self._turn}
+                what = "question was not answered" if method == QUESTION_REQUEST else "call was refused"
+                words = f"The {what}: {decision.message}"
+                given = {"threadId": self._thread, "input": self._said(words), "expectedTurnId": self._turn}
                 self._peer.request("turn/steer", given)
             self._peer.answer(number, _answer(method, "cancel" if decision.stop else "decline"))
+        elif method == QUESTION_REQUEST:
+            self._peer.answer(number, {"answers": _by_id(request, decision.answers or {})})
         elif decision.input is not None and dict(decision.input) != dict(request.input):
             self._refused.add(request.tool_id)
             denial = PermissionDenial(request.tool_name, NO_OTHER_INPUT, request.tool_id or None)
@@ -668,10 +703,6 @@ NOTICES: Mapping[str, Callable[[CodexLiveDialect, Message], Extracted]] = {
 
 def _result(answer: Answered) -> Message:
     return answer.result if isinstance(answer.result, dict) else {}
-
-
-def _said(words: str) -> Message:
-    return {"type": "text", "text": words}
 
 
 def _listed(found: Extracted) -> list[AgentEvent]:

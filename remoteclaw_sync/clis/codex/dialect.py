@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
+
 from ... import errors
 from ...engine.classify import classify_error
 from ...engine.dialect import Dialect, Extracted
@@ -24,7 +26,7 @@ from ...types import (
 from ...wire.fields import Message, items, mapping, text, wording
 from . import stderr as codex_stderr
 from .items import TOOL_ITEMS, ToolItem, Utterance, denial_reason, todo_output
-from .rollout import usage_of
+from .rollout import ThreadCounter, usage_of
 
 # A retry that Codex makes by itself. Every other `error` line is followed by the turn's failure.
 RETRY_PREFIX = "Reconnecting..."
@@ -38,6 +40,7 @@ EXIT_SUBTYPES: dict[str, ErrorSubtype] = {
     "already has an active writer": "overloaded",  # Another run is in this thread; later it will be free.
 }
 
+AT_THE_VENDOR = ("web_search",)  # Tools that run there, within one answer of the model.
 NO_MESSAGE = "codex reported an error without a message"
 UNFINISHED = "(no result: the turn ended before the call did)"
 
@@ -70,6 +73,8 @@ class CodexDialect(Dialect):
         self._closed_tools: set[str] = set()
         self._plans: dict[str, list[str]] = {}
         self._failure_told: str | None = None
+        self.counter: ThreadCounter | None = None  # Where tokens are counted before the last line.
+        self.is_limited = False  # Then it has to be looked at while the run goes on.
 
     def recall(self, facts: Mapping[str, Any]) -> None:
         self._asked_thread = text(facts, "thread_id") or None
@@ -151,6 +156,10 @@ class CodexDialect(Dialect):
         if type(item) is not dict or self._in_wrong_thread:
             return None
         kind = item.get("type")
+        if self.is_limited:
+            self.outcome.so_far = self._counted_so_far() or self.outcome.so_far
+        if kind in ("agent_message", "reasoning"):
+            self._note_words()
         if kind == "agent_message":
             new = self._new_words(kind, item, is_final)
             return AgentTextEvent(new) if new else None
@@ -165,6 +174,23 @@ class CodexDialect(Dialect):
             return self._on_plan(item)
         tool = TOOL_ITEMS.get(text(item, "type"))
         return None if tool is None else self._on_tool(tool, item, is_final)
+
+    def _note_words(self) -> None:
+        """The model speaks: if tools went before, because it was asked again."""
+        outcome = self.outcome
+        if outcome.asks_again or not outcome.requests:
+            outcome.requests += 1
+            outcome.asks_again = False
+
+    def _note_call(self) -> None:
+        self.outcome.requests = self.outcome.requests or 1
+        self.outcome.asks_again = True
+
+    def _counted_so_far(self) -> AgentUsage | None:
+        thread = self.outcome.session_id
+        total = None if self.counter is None or thread is None else self.counter.total(thread)
+        used = None if total is None else used_since(self._used_before, total)
+        return used if used != AgentUsage() else None
 
     def _new_words(self, kind: str, item: Message, is_final: bool) -> str:
         whole, item_id = item.get("text"), item.get("id")
@@ -197,6 +223,8 @@ class CodexDialect(Dialect):
         events: list[AgentEvent] = []
         if item_id not in self._open_tools:
             self._open_tools[item_id] = tool
+            if item["type"] not in AT_THE_VENDOR:
+                self._note_call()
             events.append(AgentToolUseEvent(tool.name(item), item_id, tool.input(item)))
         if not is_final:
             return events
@@ -232,6 +260,10 @@ class CodexDialect(Dialect):
     def at_exit(self, ended: Ended) -> Closing:
         """Codex reports a bad command line, configuration or thread only on stderr. The same goes for calls that it
         refused: they have no item, only a line in its log."""
+        closing = self._closing(ended)
+        return closing if self.outcome.usage is not None else attrs.evolve(closing, so_far=self._counted_so_far())
+
+    def _closing(self, ended: Ended) -> Closing:
         refused = [*codex_stderr.refused_calls(ended.stderr)]
         warnings = tuple(
             AgentErrorEvent(f"a tool call was not made: {refusal.reason}", errors.CLI_WARNING) for refusal in refused
@@ -250,7 +282,7 @@ class CodexDialect(Dialect):
         )
 
     def presentable(self, stderr: str) -> str:
-        return codex_stderr.without_excerpt(stderr)
+        return codex_stderr.readable(stderr)
 
 
 def _used_by_this_run(line: Message, before: AgentUsage | None) -> AgentUsage | None:

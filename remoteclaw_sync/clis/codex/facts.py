@@ -47,6 +47,8 @@ FACTS = CliFacts(
     exit_codes={2: "config"},
     key_variables=("CODEX_API_KEY",),  # `exec` ignores OPENAI_API_KEY.
     login_files=lambda env: (os.path.join(codex_home(env), "auth.json"),),
+    sessions_in=codex_home,
+    cached_in_input=True,
     trusts=_trusts,
     borrowed_files=lambda env, folder: {config_file(codex_home(env)): None},
 )

@@ -50,6 +50,26 @@ def read_record(codex_home: Path, thread_id: str) -> ThreadRecord:
         return ThreadRecord()
 
 
+class ThreadCounter:
+    """What is counted in a thread while its run goes on: its lines say so only at their end."""
+
+    def __init__(self, codex_home: Path) -> None:
+        self._home = codex_home
+        self._path: Path | None = None
+
+    def total(self, thread_id: str) -> AgentUsage | None:
+        """Tokens of the whole thread; None if that is not known (yet). Never raises."""
+        try:
+            self._path = self._path or _find(self._home, thread_id)
+            if self._path is None:
+                return None
+            with open_regular(self._path, follow=True) as file:
+                return _last_total(file)
+        except OSError as error:
+            logger.debug("the record of the thread cannot be read: %s", type(error).__name__)
+            return None
+
+
 def usage_of(counts: Mapping[str, int]) -> AgentUsage:
     """Codex's token counts: input includes what was cached, output the reasoning."""
     return AgentUsage(

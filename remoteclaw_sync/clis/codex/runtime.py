@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack, get_args
 
 from ... import errors
 from ..._values import check_choice, check_flag
 from ...engine.live_dialect import LiveDialect
+from ...engine.meter import NO_LIMITS, limits_of
 from ...engine.resources import RunResources
+from ...engine.switchboard import Switchboard
+from ...portable.local import LocalSessions
 from ...process.environment import host_environment
+from ...process.launch import Launch
 from ...runtime import DEFAULT_TIMEOUT, CliOptions, RuntimeOptions
 from ...types import (
     AgentErrorEvent,
@@ -20,16 +25,19 @@ from ...types import (
     AgentUsage,
     PromptSyntax,
 )
-from ..dialect import DialectRuntime, McpConfigMode, check_mcp_config
+from ..dialect import McpConfigMode, check_mcp_config
 from ..mcp_entries import Servers, check_distinct
 from ..shared import image_type, prompt_with_its_bom
+from ..sharing import SharingRuntime
 from . import mcp as codex_mcp
 from .app_server import KEY_IN_MEMORY, SERVER_CONFIG, CodexLiveDialect, ThreadSettings
 from .dialect import CodexDialect
 from .facts import FACTS, codex_home
 from .litter import absent_folders, remove_empty
 from .mcp import inline_toml
-from .rollout import read_record
+from .portable import CodexSessions
+from .rollout import ThreadCounter, read_record
+from .switchboard import CodexSwitchboard
 
 # Codex treats any other id as a thread's name and, if there is none, silently starts a new thread.
 THREAD_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -68,13 +76,14 @@ class CodexOptions(CliOptions, total=False):
     mcp_config: McpConfigMode
 
 
-class CodexCliRuntime(DialectRuntime):
+class CodexCliRuntime(SharingRuntime):
     """Runs the `codex` CLI.
 
     Args:
         command: the program: a name, a path, or a sequence (program and first arguments).
         timeout: seconds of silence after which the run is ended; lines that only report another retry do not count.
-        prompt_syntax: as in AgentExecuteParams; `codex exec` has no prompt syntax, so both values mean the same.
+        prompt_syntax: as in AgentExecuteParams. The only syntax is `$name`, which adds the instructions of a skill;
+            "text" keeps live runs and sessions from it, and `codex exec` knows no way to.
         wait_for_network: whether Codex keeps trying while the server cannot be reached, until the timeout ends it (its
             own way); if not, such a run fails after its few retries, with the cause.
         mcp_config: "inject" (no file of the user's is touched) or "merge-restore" (config.toml is borrowed).
@@ -87,6 +96,8 @@ class CodexCliRuntime(DialectRuntime):
     most_restarts = 2  # Without profile files, then without a server that fails.
 
     DIALECT = CodexDialect
+
+    keeps_servers_apart = True
 
     def __init__(
         self,
@@ -112,12 +123,26 @@ class CodexCliRuntime(DialectRuntime):
         self._instructions_ignored = False
         self._images: list[str] = []
         self._mcp_args: list[str] = []
+        self._schema_file: str | None = None
         self._servers: Servers = {}
         self._failed_servers: set[str] = set()
         self._has_profile_files = True
+        self._api_key: str | None = None
 
     def new_live_dialect(self) -> LiveDialect | None:
-        return CodexLiveDialect()
+        return CodexLiveDialect(self.prompt_syntax)
+
+    def new_switchboard(self) -> Switchboard:
+        return CodexSwitchboard(self._api_key)
+
+    def process_key(self, launch: Launch) -> Hashable:
+        """Threads have folders of their own. The process's own matters only to what is named in relation to it."""
+        paths = (launch.argv[0] if os.sep in launch.argv[0] else "/", launch.env.get("CODEX_HOME") or "/")
+        is_at_home = not all(map(os.path.isabs, paths))
+        return super().process_key(launch), launch.cwd if is_at_home else None
+
+    def local_sessions(self, params: AgentExecuteParams) -> LocalSessions:
+        return CodexSessions(str(_codex_home(params)))
 
     # --- the command -----------------------------------------------------------------------------------------
 
@@ -128,6 +153,11 @@ class CodexCliRuntime(DialectRuntime):
         for index, image in enumerate(params.images):
             image_type(f"images[{index}]", image)
 
+    def native_schema(self, schema: Mapping[str, Any], from_start: bool) -> dict[str, Any] | None:
+        from .strict_schema import strict  # Most runs need none of it.
+
+        return strict(schema)
+
     def enter_run(self, params: AgentExecuteParams, resources: RunResources) -> None:
         """Look up the thread to resume, make the images' paths safe, and add the MCP servers."""
         self._find_thread(params)
@@ -135,11 +165,17 @@ class CodexCliRuntime(DialectRuntime):
             self._settle(params, resources)
             return
         self._images = _safe_image_paths(params, resources)
+        if params.output_type is not None and params.output_type.native is not None:
+            schema = json.dumps(params.output_type.native).encode()
+            self._schema_file = resources.temporary_file(".json", schema)
         self._servers = {
             name: server for name, server in params.mcp_servers.items() if name not in self._failed_servers
         }
         self._mcp_args = []
         home = _codex_home(params)
+        if isinstance(self.dialect, CodexDialect):
+            self.dialect.counter = ThreadCounter(home)
+            self.dialect.is_limited = limits_of(params) != NO_LIMITS
         codex_mcp.tidy_up(home)
         if self._servers:
             borrow = self.mcp_config == "merge-restore" or not self._has_profile_files
@@ -157,6 +193,7 @@ class CodexCliRuntime(DialectRuntime):
         assert isinstance(self.dialect, CodexLiveDialect)
         cwd = os.path.abspath(params.working_directory or os.getcwd())
         resources.callback(remove_empty, absent_folders(cwd))
+        self._api_key = _key(params)
         self.dialect.settings = ThreadSettings(
             cwd=cwd,
             model=params.model,
@@ -165,7 +202,17 @@ class CodexCliRuntime(DialectRuntime):
             instructions=params.system_prompt,
             config=self._thread_config(params, cwd),
             servers=codex_mcp.thread_entries(params.mcp_servers, _codex_home(params), tool_timeout=self.tool_timeout),
-            api_key=_key(params),
+            logs_in=self._api_key is not None,
+        )
+
+    def stand_in(self, params: AgentExecuteParams) -> None:
+        assert isinstance(self.dialect, CodexLiveDialect)
+        self.dialect.settings = ThreadSettings(
+            cwd="/",
+            model=params.model,
+            mode=params.permission_mode,
+            has_approver=params.approve is not None,
+            instructions=params.system_prompt,
         )
 
     def _thread_config(self, params: AgentExecuteParams, cwd: str) -> dict[str, Any]:
@@ -196,6 +243,8 @@ class CodexCliRuntime(DialectRuntime):
             args.append(f"--model={params.model}")
         args += SANDBOX_ARGS[params.permission_mode]
         args += [f"--config={override}" for override in self._config_overrides(params)]
+        if self._schema_file is not None:
+            args.append(f"--output-schema={self._schema_file}")
         args += [*self._mcp_args, *(f"--image={path}" for path in self._images)]
         if params.session_id is not None:
             return [*args, "resume", "--", params.session_id.lower(), "-"]
@@ -224,9 +273,13 @@ class CodexCliRuntime(DialectRuntime):
         return prompt_with_its_bom(params.prompt)
 
     def facts(self) -> dict[str, Any]:
+        dialect = self.dialect
+        logs_in = isinstance(dialect, CodexLiveDialect) and dialect.settings.logs_in
+        login = {"login": True} if logs_in else {}
         if self._asked_thread is None:
-            return {}
+            return login
         return {
+            **login,
             "thread_id": self._asked_thread,
             "used_before": None if self._used_before is None else self._used_before.to_dict(),
             "instructions_ignored": self._instructions_ignored,

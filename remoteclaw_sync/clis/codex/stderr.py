@@ -18,6 +18,7 @@ NOISE = re.compile(r"Reading (?:prompt|additional input) from stdin|WARNING: ")
 # What its app server puts around an error: "thread/resume: thread/resume failed: ... (code -32600), data: {...}".
 RPC_HEAD = re.compile(r"^(?:\w+/\w+: )?(?:\w+/\w+ failed: )?")
 RPC_TAIL = re.compile(r" \(code -?\d+\)(?:, data: \{.*\})?$")
+NO_BUBBLEWRAP = re.compile(r"Codex could not find (?:system )?bubblewrap")  # It has one of its own, and takes that.
 CONFIG_ERROR = "Error loading config"
 CODE_EXCERPT = re.compile(r"\s*\d*\s*\|")
 CAUSE_NUMBER = re.compile(r"^\s*(?:\d+: )?")
@@ -62,8 +63,12 @@ def refused_calls(stderr: str) -> Iterator[RefusedCall]:
         yield RefusedCall("file_change" if "patch" in reason else "command_execution", reason)
 
 
-def without_excerpt(stderr: str) -> str:
-    """Without the line that Codex quotes from a configuration file it cannot read: it may contain a key."""
+def readable(stderr: str) -> str:
+    """Without colours, a hint that explains no failure, and the line that Codex quotes from a configuration file it
+    cannot read: it may hold a key."""
+    stderr = without_colours(stderr)
+    if NO_BUBBLEWRAP.search(stderr):
+        stderr = "".join(line for line in stderr.splitlines(keepends=True) if not NO_BUBBLEWRAP.search(line))
     if CONFIG_ERROR not in stderr:
         return stderr
     return "".join(line for line in stderr.splitlines(keepends=True) if not CODE_EXCERPT.match(line))

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import attrs
+
 from ... import errors
 from ...engine.dialect import Dialect, Extracted
 from ...engine.outcome import Closing, Ended
@@ -33,6 +35,7 @@ from .failures import (
     subtype_from_stderr,
     with_account_hint,
 )
+from .record import ChatRecord
 
 POLICY_IGNORED = (
     "gemini ignored our --admin-policy because this machine has policies of its own: make sure that they deny "
@@ -82,6 +85,8 @@ class GeminiDialect(Dialect):
         self._warned = False
         self._failure: Failure | None = None  # Reported before the `result` line.
         self._output_missing = False  # Of a shell command.
+        self.record: ChatRecord | None = None  # Where tokens are counted before the last line.
+        self.is_limited = False  # Then it has to be looked at while the run goes on.
 
     def recall(self, facts: Mapping[str, Any]) -> None:
         self._resumed_id = text(facts, "session_id") or None
@@ -91,6 +96,8 @@ class GeminiDialect(Dialect):
 
     def on_init(self, line: Message) -> Extracted:
         self.outcome.session_id = text(line, "session_id") or None
+        if self.record is not None and self.outcome.session_id is not None:
+            self.record.begin(self.outcome.session_id)
         if self._resumed_id is None or self.outcome.session_id == self._resumed_id:
             return None
         message = f"gemini resumed session {self.outcome.session_id} instead of {self._resumed_id}"
@@ -110,12 +117,26 @@ class GeminiDialect(Dialect):
         if line.get("delta") is False and self._answered:
             return None  # The whole of what came as deltas (documented, not seen).
         self._answered = True
+        self._note_request()
         return AgentTextEvent(piece)
+
+    def _note_request(self) -> None:
+        """The model answers. All its tools are called before any of them has a result, and then it is asked again."""
+        outcome = self.outcome
+        if outcome.asks_again or not outcome.requests:
+            outcome.requests += 1
+            outcome.asks_again = False
+            self._count()
+
+    def _count(self) -> None:
+        if self.is_limited and self.record is not None:
+            self.outcome.so_far = self.record.used()
 
     def on_tool_use(self, line: Message) -> Extracted:
         tool_id, name = text(line, "tool_id"), text(line, "tool_name")
         self._tool_names[tool_id] = name
         self._answered = True
+        self._note_request()
         return AgentToolUseEvent(name, tool_id, mapping(line, "parameters"))
 
     def on_tool_result(self, line: Message) -> Extracted:
@@ -131,6 +152,8 @@ class GeminiDialect(Dialect):
             reason = _denial_reason(tool, text(error, "type"), output)
             if reason is not None:
                 self.outcome.permission_denials.append(PermissionDenial(tool, reason, tool_id))
+        self.outcome.asks_again = True
+        self._count()
         return AgentToolResultEvent(tool_id, output, failed)
 
     def on_error(self, line: Message) -> Extracted:
@@ -163,6 +186,9 @@ class GeminiDialect(Dialect):
     # --- what only its exit and stderr say --------------------------------------------------------------------
 
     def at_exit(self, ended: Ended) -> Closing:
+        return attrs.evolve(self._closing(ended), so_far=None if self.record is None else self.record.used())
+
+    def _closing(self, ended: Ended) -> Closing:
         outcome, warnings = self.outcome, tuple(self._warnings(ended))
         if outcome.terminal == "failure":
             return Closing(warnings=warnings, error_subtype=outcome.error_subtype or subtype_from_stderr(ended.said))

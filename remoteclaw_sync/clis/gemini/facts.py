@@ -31,7 +31,10 @@ def _login_files(env: Environment) -> tuple[str, ...]:
     return (os.path.join(folder, "oauth_creds.json"), os.path.join(folder, ".env"))
 
 
-def _trusts(env: Environment, folder: str) -> bool:
+def trusts(env: Environment, folder: str) -> bool:
+    """Whether Gemini reads the settings of this folder and starts servers in it."""
+    if env.get("GEMINI_CLI_TRUST_WORKSPACE") == "true" or _asks_nobody(env):
+        return True
     trusted = _read_json(os.path.join(state_folder(env), "trustedFolders.json"))
     for place, level in trusted.items():
         root = os.path.dirname(place) if level == "TRUST_PARENT" else place
@@ -39,6 +42,14 @@ def _trusts(env: Environment, folder: str) -> bool:
         if inside and level in ("TRUST_FOLDER", "TRUST_PARENT"):
             return True
     return False
+
+
+def _asks_nobody(env: Environment) -> bool:
+    """Whether the user has switched off that folders have to be trusted."""
+    found: Any = _read_json(os.path.join(state_folder(env), "settings.json"))
+    for name in ("security", "folderTrust", "enabled"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found is False
 
 
 def _read_json(path: str) -> dict[str, Any]:
@@ -87,6 +98,8 @@ FACTS = CliFacts(
     version_env={"GEMINI_CLI_NO_RELAUNCH": "true"},
     key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA"),
     login_files=_login_files,
-    trusts=_trusts,
+    sessions_in=state_folder,
+    cached_in_input=True,
+    trusts=trusts,
     borrowed_files=lambda env, folder: {settings_file(folder): folder},
 )

@@ -49,6 +49,7 @@ _ERROR_TYPES: dict[str, ErrorSubtype] = {
     "FatalCancellationError": "aborted",
 }
 _LOST_CONNECTION = "terminated"  # All that node reports when a connection breaks during an answer.
+_NOT_FOUND = re.compile(r"\bnot found\b|\bdoes not exist\b", re.IGNORECASE)
 _VAGUE_CODES = frozenset({"", "unknown", "UNKNOWN"})
 # The answer was empty, cut at the output limit, or withheld: no other kind of failure fits.
 _NO_ANSWER = re.compile(r"(?:the )?model re(?:turned|sponse)|invalid stream", re.IGNORECASE)
@@ -99,6 +100,16 @@ def failure_of_result(error: Any) -> Failure:
     )
 
 
+def failure_of_prompt(message: str, code: int) -> Failure:
+    """The error that answers a prompt of a live session: the HTTP status, and the API's JSON or words."""
+    body = _api_body(message)
+    sentence = wording(body.get("message")) or message.strip() or "the turn failed"
+    status = integer(body, "code") or (code if 400 <= code < 600 else 0)
+    if code == 500 and not body and _NOT_FOUND.search(sentence):
+        status = 404  # Gemini has no status for this failure, and says 500.
+    return Failure(sentence, _code(text(body, "status")), _subtype("", sentence, status=status or None))
+
+
 def subtype_from_stderr(stderr: str) -> ErrorSubtype | None:
     """The kind of an API error, from the HTTP status in the stack trace: the messages of 404 and 503 lack it."""
     found = _HTTP_STATUS.findall(stderr)
@@ -118,7 +129,12 @@ def readable_stderr(stderr: str) -> str:
 
 def with_account_hint(message: str) -> str:
     """The message, with advice if Gemini CLI is closed to the account."""
-    return f"{message.rstrip()}\n{ACCOUNT_HINT}" if _ACCOUNT_REFUSED.search(message) else message
+    return f"{message.rstrip()}\n{ACCOUNT_HINT}" if account_is_refused(message) else message
+
+
+def account_is_refused(message: str) -> bool:
+    """Whether Gemini CLI is closed to the account, so that logging in again would not help."""
+    return _ACCOUNT_REFUSED.search(message) is not None
 
 
 def is_wrong_usage(stderr: str) -> bool:

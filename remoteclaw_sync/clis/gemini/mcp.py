@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from typing import Any
 
 from ...types import McpServerConfig
-from ..mcp_entries import Protect, Servers, protected, stdio_entry
+from ..acp.mcp import acp_entries
+from ..mcp_entries import Protect, Servers, protected, stdio_entry, with_results_as_objects
 
 
 def gemini_entries(servers: Servers, protect: Protect) -> dict[str, Any]:
     """For the `mcpServers` object of settings.json."""
-    return {name: _entry(server, protect) for name, server in servers.items()}
+    # So does 0.61.0 with results of Python functions.
+    return {name: _entry(server, protect) for name, server in with_results_as_objects(servers).items()}
 
 
 def _entry(server: McpServerConfig, protect: Protect) -> dict[str, Any]:
@@ -22,3 +26,18 @@ def _entry(server: McpServerConfig, protect: Protect) -> dict[str, Any]:
     if server.url is not None:
         return {"httpUrl": protect(server.url), "headers": protected(server.headers, protect_twice), **trust}
     return {**stdio_entry(server, protect), "env": protected(server.env, protect_twice), **trust}
+
+
+def live_entries(servers: Servers) -> list[dict[str, Any]]:
+    """For `mcpServers` of a live session."""
+    return acp_entries(with_results_as_objects(servers), lambda value: value.replace("$", r"\$"))
+
+
+def missing_programs(servers: Servers, search_path: str | None) -> dict[str, str]:
+    """Servers whose program is not there, and the words for it: of one that does not start Gemini never tells."""
+    commands = {name: server.command for name, server in servers.items() if server.command is not None}
+    return {
+        name: f"its program {command!r} was not found"
+        for name, command in commands.items()
+        if shutil.which(os.path.expanduser(command), path=search_path) is None
+    }

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack, get_args
 
 from ... import errors, files
 from ..._values import check_choice, check_flag
 from ...config_files.borrowed import BorrowedConfig, ConfigFile, repair
+from ...engine.live_dialect import LiveDialect
+from ...engine.meter import NO_LIMITS, limits_of
 from ...engine.resources import RunResources
+from ...engine.switchboard import Switchboard
+from ...portable.local import LocalSessions
 from ...process.environment import host_environment
+from ...process.launch import Launch
 from ...runtime import DEFAULT_TIMEOUT, CliOptions, RuntimeOptions
 from ...types import (
     AgentErrorEvent,
@@ -21,17 +27,24 @@ from ...types import (
     PromptSyntax,
 )
 from ...versions import Standing, standing
-from ..dialect import DialectRuntime
+from ..acp.dialect import AcpSettings
+from ..acp.profiles import GEMINI
+from ..acp.switchboard import AcpSwitchboard
 from ..mcp_entries import EnvReferences, Servers, check_distinct
 from ..shared import check_is_file
+from ..sharing import SharingRuntime
 from .dialect import GeminiDialect
-from .facts import FACTS, home_folder, settings_file
+from .facts import FACTS, home_folder, settings_file, state_folder, trusts
 from .failures import (
     policy_flag_is_unknown,
 )
-from .mcp import gemini_entries
+from .live import GeminiLiveDialect
+from .mcp import gemini_entries, live_entries, missing_programs
+from .policy import rule_for_plan_mode
+from .portable import GeminiSessions
 from .prompt import Workspace, escape_at_names, mention, without_command
-from .sessions import SessionGuard
+from .record import ChatRecord
+from .sessions import LiveSessionGuard, SessionGuard
 
 MAX_PROMPT_BYTES = 8 * 1024 * 1024  # The CLI cuts its stdin here, with a warning on stderr alone.
 MAX_IMAGE_BYTES = 20 * 1024 * 1024  # A larger file is left out, with a note to the model in its place.
@@ -66,6 +79,9 @@ CONFIG_READ = b'"type":"init"'  # By then the settings have been read and the MC
 # Set by another gemini for the programs it starts; a run inside it must not inherit them.
 NESTING_VARIABLES = ("GEMINI_CLI", "GEMINI_CLI_WORKTREE_HANDLED")
 
+# In such a folder Gemini leaves them out, without a word.
+NOT_STARTED = "nobody has trusted this folder, and with trust_workspace=False gemini starts no servers in it"
+
 INCLUDE_FLAG = "--include-directories"
 SYSTEM_PROMPT = "<system_instructions>\n{instructions}\n</system_instructions>\n\n{prompt}"
 
@@ -76,7 +92,7 @@ class GeminiOptions(CliOptions, total=False):
     trust_workspace: bool
 
 
-class GeminiCliRuntime(DialectRuntime):
+class GeminiCliRuntime(SharingRuntime):
     """Runs Gemini CLI (`gemini --output-format=stream-json`).
 
     Thoughts, costs, the reason to stop and what sub-agents do are not in its output, so they are not in ours.
@@ -120,6 +136,22 @@ class GeminiCliRuntime(DialectRuntime):
         self._images: list[str] = []  # Our copies, where the CLI may read them.
         self._read_only = False
 
+    def local_sessions(self, params: AgentExecuteParams) -> LocalSessions:
+        cwd = os.path.abspath(params.working_directory or os.getcwd())
+        return GeminiSessions(os.path.join(cwd, state_folder({**host_environment(), **params.env})), cwd)
+
+    def new_live_dialect(self) -> LiveDialect | None:
+        return GeminiLiveDialect(self.prompt_syntax)
+
+    def new_switchboard(self) -> Switchboard:
+        return AcpSwitchboard()
+
+    def process_key(self, launch: Launch) -> Hashable:
+        """Also the folder and the servers: a folder's `.env`, and a yes to an MCP tool, reach all of a process."""
+        # A pool asks before there is a session.
+        servers = self.dialect.settings.servers if isinstance(self.dialect, GeminiLiveDialect) else ()
+        return super().process_key(launch), launch.cwd, json.dumps(servers)
+
     # --- the command line -----------------------------------------------------------------------------------
 
     def check_params(self, params: AgentExecuteParams) -> None:
@@ -140,19 +172,28 @@ class GeminiCliRuntime(DialectRuntime):
             raise errors.RunSetupError(errors.SESSION_NOT_FOUND, message)
         project = os.path.abspath(params.working_directory or os.getcwd())
         settings = settings_file(project)
+        if self.is_live:
+            repair(settings, project)
+            self._guard_live_session(params, project, resources)
+            self._settle(params, project)
+            if resources.functions:
+                rule = rule_for_plan_mode(resources.functions)
+                self._policy_file = resources.temporary_file(".toml", rule.encode())
+                _check_no_comma(self._policy_file)
+            return
         if not params.mcp_servers:
             repair(settings, project)  # First: it wants the lock on the folder that the guard takes.
         self._guard_session(params, project, resources)
+        if isinstance(self.dialect, GeminiDialect):
+            self.dialect.record = ChatRecord({**host_environment(), **params.env}, project)
+            self.dialect.is_limited = limits_of(params) != NO_LIMITS
         if params.mcp_servers:
             self._inject_mcp(params.mcp_servers, project, settings, resources)
         denied = DENIED_TOOLS[params.permission_mode]
         if not denied and not params.images:
             return
         folder = resources.temporary_folder()
-        if "," in folder:
-            raise errors.RunSetupError(
-                errors.UNSUPPORTED_OPTION, f"gemini cannot be given a path with a comma ({folder}): set TMPDIR"
-            )
+        _check_no_comma(folder)
         if denied:
             self._policy_file = os.path.join(folder, "policy.toml")
             tools = ", ".join(f'"{tool}"' for tool in denied)
@@ -171,6 +212,47 @@ class GeminiCliRuntime(DialectRuntime):
         if params.session_id is not None:
             guard.protect(params.session_id)
 
+    def _guard_live_session(self, params: AgentExecuteParams, project: str, resources: RunResources) -> None:
+        guard = LiveSessionGuard({**host_environment(), **params.env}, project)
+        resources.callback(guard.close)
+        resources.borrow(guard)
+        guard.put_right()
+        guard.wait_for_turn(resources.pause)
+        if params.session_id is not None:
+            guard.protect(params.session_id)
+            if not guard.has_conversation:
+                # Not even asked for: Gemini would begin a file of that name.
+                message = f"gemini has no session {params.session_id}"
+                raise errors.RunSetupError(errors.SESSION_NOT_FOUND, message)
+
+    def _settle(self, params: AgentExecuteParams, project: str) -> None:
+        """What Gemini is told of the session, by its stdin: nothing of it is on the command line."""
+        assert isinstance(self.dialect, GeminiLiveDialect)
+        self._mcp_names = tuple(sorted(params.mcp_servers))
+        environ = {name: value for name, value in {**host_environment(), **params.env}.items() if value is not None}
+        if self.trust_workspace or trusts(environ, project):
+            failed = missing_programs(params.mcp_servers, environ.get("PATH"))
+        else:
+            failed = dict.fromkeys(params.mcp_servers, NOT_STARTED)
+        self.dialect.settings = self._live_settings(params, project, failed)
+        self.dialect.record = ChatRecord(environ, project)
+
+    def _live_settings(self, params: AgentExecuteParams, cwd: str, missing: Mapping[str, str]) -> AcpSettings:
+        return AcpSettings(
+            cwd=cwd,
+            session_id=params.session_id,
+            model=params.model,
+            mode=params.permission_mode,
+            servers=live_entries(params.mcp_servers),
+            trusted=frozenset(name for name, server in params.mcp_servers.items() if server.trust),
+            failed_servers=missing,
+            instructions=params.system_prompt,
+        )
+
+    def stand_in(self, params: AgentExecuteParams) -> None:
+        assert isinstance(self.dialect, GeminiLiveDialect)
+        self.dialect.settings = self._live_settings(params, "/", {})
+
     def _inject_mcp(self, servers: Servers, project: str, settings: str, resources: RunResources) -> None:
         """Gemini has no flag for servers, so we borrow the workspace's settings until Gemini has read them."""
         hide = EnvReferences("$", "${{{}}}")
@@ -182,6 +264,9 @@ class GeminiCliRuntime(DialectRuntime):
         self._mcp_names = tuple(sorted(servers))
 
     def build_args(self, params: AgentExecuteParams) -> list[str]:
+        if self.is_live:
+            policy = [] if self._policy_file is None else [f"--admin-policy={self._policy_file}"]
+            return ["--acp", *policy, *params.extra_args]
         # `--flag=value` throughout: no value can be taken for a flag.
         args = ["--output-format=stream-json"]
         if params.session_id is not None:
@@ -200,6 +285,7 @@ class GeminiCliRuntime(DialectRuntime):
             **dict.fromkeys(NESTING_VARIABLES),
             # Its launcher swallows SIGTERM, and when killed leaves the real process behind, holding the pipes.
             "GEMINI_CLI_NO_RELAUNCH": "true",
+            **(GEMINI.env if self.is_live else {}),
             "GEMINI_CLI_TRUST_WORKSPACE": "true" if self.trust_workspace else None,
             **self._mcp_env,
         }
@@ -246,6 +332,12 @@ class GeminiCliRuntime(DialectRuntime):
             return None
         self._policy_unsupported = True
         return AgentErrorEvent(POLICY_TOO_OLD, errors.CLI_WARNING)
+
+
+def _check_no_comma(path: str) -> None:
+    if "," in path:
+        message = f"gemini cannot be given a path with a comma ({path}): set TMPDIR"
+        raise errors.RunSetupError(errors.UNSUPPORTED_OPTION, message)
 
 
 def _check_image(field: str, path: Path) -> None:

@@ -2,8 +2,8 @@
 
 Every start of Gemini deletes, in the background, the session files of its project that hold no conversation. A file
 looks like that for a moment in every new session, until the prompt has been written down; and `--resume` leaves a
-second, empty file (a stub) of the same session behind, for which the clean-up takes the real one along. So a session
-that was resumed was gone after the next start, and of eight new ones begun at once about half were lost.
+second, empty file (a stub) of the same session behind, and for its sake the clean-up deletes the real one too. So a
+session that was resumed was gone after the next start, and of eight new ones begun at once about half were lost.
 
 What is done about it: one run after another starts in a folder (until its `init` line); a session's file has a second
 link, which no clean-up knows of, for as long as the run takes; stubs are removed as soon as they are there; and at the
@@ -37,7 +37,7 @@ except ImportError:  # Windows
 logger = logging.getLogger(__name__)
 
 OWN_FOLDER = "remoteclaw-sync"  # In Gemini's own folder: links do not reach into another file system.
-LONGEST_WAIT = 15.0  # Seconds; a start that hangs must not hold up the others for ever.
+LONGEST_WAIT = 15.0  # Seconds; a start that hangs must not hold up the others forever.
 POLL_SECONDS = 0.02
 
 NOT_IN_FILE_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
@@ -91,7 +91,7 @@ class SessionGuard:
         self._turn_fd = fd
 
     def protect(self, session_id: str) -> None:
-        """Keep a session that is going to be resumed."""
+        """Protect a session that is about to be resumed."""
         self._session_id = session_id
         minute = time.strftime("%Y-%m-%dT%H-%M", time.gmtime())
         for path in session_files(self._folder, session_id):
@@ -152,6 +152,40 @@ class SessionGuard:
                 _unlink(path)
 
 
+class LiveSessionGuard(SessionGuard):
+    """The same for a session that a process serves while it stays: its lines are those of ACP."""
+
+    def __init__(self, environ: Mapping[str, str | None], project: str) -> None:
+        super().__init__(environ, project)
+        self._is_open = False
+
+    @property
+    def has_conversation(self) -> bool:
+        """Whether the protected session has anything to resume."""
+        return bool(self._links.originals)
+
+    def is_over(self, chunk: bytes) -> bool:
+        """Whether nothing can happen to the session any more: it has a file, and after a resume no stub.
+
+        Gemini writes to the file of a resumed session when it gets the next prompt, which is long after others may
+        start.
+        """
+        if not self._is_open:
+            answer = _first_answer(chunk)
+            if answer is None:
+                return False
+            self._is_open = True
+            self._end_turn()
+            self._session_id = self._session_id or _named_in(answer)
+        if self._session_id is None:
+            return True  # It was refused.
+        if self._links.originals:
+            return self._links.have_grown()
+        for path in session_files(self._folder, self._session_id):
+            self._links.add(path)
+        return False
+
+
 class LinkFolder:
     """Second links to session files: `remoteclaw-sync/<owner>/<project>/<file>` for `tmp/<project>/chats/<file>`."""
 
@@ -161,7 +195,7 @@ class LinkFolder:
         self.originals: dict[str, int] = {}  # With their sizes when they were added.
 
     def add(self, original: str) -> None:
-        """Keep this file. What cannot be kept is used all the same, as it would be without us."""
+        """Keep this file. What cannot be kept is used all the same, unprotected."""
         link = os.path.join(self._path, os.path.basename(os.path.dirname(os.path.dirname(original))))
         try:
             _make_folder(link)
@@ -266,6 +300,26 @@ def _session_in(line: bytes) -> str | None:
     except (ValueError, RecursionError):
         return None
     session_id = told.get("session_id") if isinstance(told, dict) and told.get("type") == "init" else None
+    return session_id if isinstance(session_id, str) and session_id else None
+
+
+def _first_answer(chunk: bytes) -> dict[str, Any] | None:
+    """The answer to the first request of a session's own, if it is among these lines."""
+    for line in chunk.split(b"\n"):
+        if not line or b'"method"' in line[:64]:
+            continue
+        try:
+            told = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(told, dict) and "method" not in told and type(told.get("id")) is int:
+            return told
+    return None
+
+
+def _named_in(answer: dict[str, Any]) -> str | None:
+    result = answer.get("result")
+    session_id = result.get("sessionId") if isinstance(result, dict) else None
     return session_id if isinstance(session_id, str) and session_id else None
 
 

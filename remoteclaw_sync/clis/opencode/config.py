@@ -28,6 +28,12 @@ READ_ONLY_RULES: Settings = {"e?it": "deny", "bas?": "deny", "tas?": "deny"}
 # Here the place is wanted: `"*": "ask"` becomes "allow", what the user denies by a narrower pattern stays denied.
 ACCEPT_EDITS_RULES: Settings = {"edit": {"*": "allow"}}
 
+NO_QUESTIONS: Settings = {"questio?": "deny"}
+
+# For live sessions with somebody to ask: what changes something, or leaves the machine. Put to the end, as above; what
+# the user's own rules deny is refused by us then (see live_asks.py).
+ASK_RULES: Settings = {"e?it": "ask", "bas?": "ask", "webfetc?": "ask", "websearc?": "ask"}
+
 # For versions without a flag for it: what is asked for by default. Not `"*": "allow"`, which would also allow what the
 # user's config denies.
 BYPASS_RULES: Settings = {"external_directory": {"*": "allow"}, "doom_loop": "allow"}
@@ -60,9 +66,29 @@ def config_overlay(params: AgentExecuteParams, instructions: str | None) -> Sett
     return overlay
 
 
+def live_overlays(params: AgentExecuteParams) -> dict[str, Settings]:
+    """The same for a process that serves a live session: what is not "read-only" is a matter of who answers when it
+    asks, so that these modes can be changed."""
+    config = config_overlay(params, None)
+    if not asks(params):
+        rules = READ_ONLY_RULES if params.permission_mode == "read-only" else {}
+        return {CONFIG_VARIABLE: config, PERMISSION_VARIABLE: {**rules, **opencode_mcp.rules(params.mcp_servers)}}
+    rules = {**ASK_RULES, **opencode_mcp.asked_rules(params.mcp_servers), **opencode_mcp.rules(params.mcp_servers)}
+    agents = [*_named_agents(params.extra_args)] or [DEFAULT_AGENT]
+    config["agent"] = {name: {"permission": rules} for name in agents}
+    return {CONFIG_VARIABLE: config, PERMISSION_VARIABLE: rules}
+
+
+def asks(params: AgentExecuteParams) -> bool:
+    """Whether OpenCode is told to ask for what it would do by itself."""
+    return params.approve is not None and params.permission_mode != "read-only"
+
+
 def permission_overlay(params: AgentExecuteParams) -> Settings:
     """What goes into OPENCODE_PERMISSION."""
-    return {**RULES.get(params.permission_mode, {}), **opencode_mcp.rules(params.mcp_servers)}
+    # Only a session that `opencode run` has begun has no questions; another one's would wait for ever.
+    rules = NO_QUESTIONS if params.session_id is not None else {}
+    return {**rules, **RULES.get(params.permission_mode, {}), **opencode_mcp.rules(params.mcp_servers)}
 
 
 def overlaid(variable: str, current: str | None, overlay: Settings) -> str:

@@ -81,6 +81,8 @@ class OpenCodeDialect(Dialect):
     def _on_step_start(self, line: Message) -> AgentEvent | None:
         self._note_session(line)
         self._go_on()
+        self.outcome.requests += 1
+        self.outcome.asks_again = False
         self._step_message = text(mapping(line, "part"), "messageID") or None
         survived, self._doubtful_error = self._doubtful_error, None
         return None if survived is None else AgentErrorEvent(reported.message_of(survived), errors.CLI_WARNING)
@@ -112,7 +114,7 @@ class OpenCodeDialect(Dialect):
         if name == INVALID_TOOL:
             name = text(arguments, "tool") or name
         use = AgentToolUseEvent(name, tool_id, arguments)
-        result = AgentToolResultEvent(tool_id, _output_of(state), _has_failed(part, state))
+        result = AgentToolResultEvent(tool_id, output_of(state), has_failed(part, state))
         return use, result
 
     def _note_tool(self, part: Message, state: Message) -> None:
@@ -137,6 +139,7 @@ class OpenCodeDialect(Dialect):
         self._step_message = None
         reason = text(part, "reason")
         self.outcome.stop_reason = reason or None
+        self.outcome.asks_again = reason == "tool-calls"
         # "stop" after tool calls is a slip of some providers: OpenCode asks again.
         called_tools = text(part, "messageID") in self._messages_with_tools
         if reason and reason not in NOT_THE_LAST_WORD and not called_tools and not self._is_summary(part):
@@ -240,13 +243,15 @@ class OpenCodeDialect(Dialect):
         return opencode_stderr.without_warnings(opencode_stderr.without_secrets(stderr))
 
 
-def _output_of(state: Message) -> str:
+def output_of(state: Message) -> str:
+    """What a tool gave back, in words."""
     output = text(state, "output") or text(state, "error")
     attached = [f"[{text(file, 'mime') or 'file'}]" for file in items(state, "attachments") if isinstance(file, dict)]
     return "\n".join([output, *attached] if output else attached)
 
 
-def _has_failed(part: Message, state: Message) -> bool:
+def has_failed(part: Message, state: Message) -> bool:
+    """Whether a tool that has ended did not do what it should."""
     tool = text(part, "tool")
     if state.get("status") == "error" or tool == INVALID_TOOL:
         return True

@@ -14,9 +14,9 @@ def config_files(project: str) -> tuple[str, ...]:
     return tuple(os.path.join(project, ".opencode", name) for name in ("opencode.json", "opencode.jsonc"))
 
 
-def _login_files(env: Environment) -> tuple[str, ...]:
-    data = env.get("XDG_DATA_HOME") or os.path.join(home_of(env), ".local", "share")
-    return (os.path.join(data, "opencode", "auth.json"),)
+def data_folder(env: Environment) -> str:
+    """Where it keeps its login and sessions."""
+    return os.path.join(env.get("XDG_DATA_HOME") or os.path.join(home_of(env), ".local", "share"), "opencode")
 
 
 FACTS = CliFacts(
@@ -46,6 +46,9 @@ FACTS = CliFacts(
     ),
     program_folders=("~/.opencode/bin",),
     key_variables=("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY", "OPENCODE_API_KEY"),
-    login_files=_login_files,
+    login_files=lambda env: (os.path.join(data_folder(env), "auth.json"),),
+    sessions_in=data_folder,
+    forks=frozenset({"--fork"}),
+    tells_cost=True,
     borrowed_files=lambda env, folder: dict.fromkeys(config_files(folder), folder),
 )

@@ -73,6 +73,11 @@ def rules(servers: Servers) -> dict[str, str]:
     return {f"{tool_prefix_name(name)}_**": "allow" for name, server in servers.items() if server.trust}
 
 
+def asked_rules(servers: Servers) -> dict[str, str]:
+    """Rules by which the tools of the others are asked for, in a live session with somebody to ask."""
+    return {f"{tool_prefix_name(name)}_**": "ask" for name, server in servers.items() if not server.trust}
+
+
 def borrows_config(mode: str, env: Mapping[str, str]) -> bool:
     """Whether the servers go into the project's file: only if OpenCode will read it."""
     return mode == "merge-restore" and env.get(IGNORES_PROJECT, "").lower() not in ("1", "true")

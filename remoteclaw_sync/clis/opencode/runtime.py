@@ -1,8 +1,11 @@
-"""OpenCode (`opencode run --format json`, as of 1.18.33)."""
+"""OpenCode (`opencode run --format json`, and for live sessions the server of `opencode acp`, as of 1.18.33)."""
 
 from __future__ import annotations
 
+import functools
 import os
+import secrets
+import socket
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Unpack, get_args
 
@@ -10,16 +13,22 @@ import attrs
 
 from ... import errors, files
 from ..._values import check_choice, check_flag
+from ...engine.live_dialect import LiveDialect
 from ...engine.resources import RunResources
+from ...engine.transport import Transport
+from ...portable.local import LocalSessions
+from ...process.child import ChildProcess
 from ...process.environment import host_environment
-from ...runtime import DEFAULT_TIMEOUT, CliOptions, RuntimeOptions
+from ...process.host import host_identity
+from ...process.launch import Setup
+from ...runtime import DEFAULT_TIMEOUT, MARKER_PREFIX, CliOptions, RuntimeOptions
 from ...types import (
     AgentErrorEvent,
     AgentExecuteParams,
     PromptSyntax,
 )
 from ..dialect import DialectRuntime, McpConfigMode, check_mcp_config
-from ..shared import check_is_file, prompt_with_its_bom
+from ..shared import check_is_file, image_type, prompt_with_its_bom
 from . import config as opencode_config
 from . import mcp as opencode_mcp
 from . import stderr as opencode_stderr
@@ -27,6 +36,11 @@ from . import two as opencode_two
 from .config import CONFIG_VARIABLE, PERMISSION_VARIABLE
 from .dialect import OpenCodeDialect
 from .facts import FACTS
+from .http_backend import HttpBackend
+from .http_client import HOST, Door
+from .live import OpenCodeLiveDialect
+from .live_settings import SessionSettings, split_arguments
+from .portable import OpenCodeSessions
 from .store import SessionStore
 
 # Set by an outer OpenCode for what it starts: they name its process, its kind of client and its workspace.
@@ -43,6 +57,10 @@ BYPASS_BY_RULES = (
     "with rules that allow what it asks for by default (folders outside, repeated calls), and what your config asks "
     "for is still refused"
 )
+DATABASE_RACE = "opencode was started again: another of its processes was making its database"
+PORT_TAKEN = "opencode was started again: another program had taken its port"
+
+QUESTION_VARIABLE = "OPENCODE_ENABLE_QUESTION_TOOL"  # Without somebody to ask, a question would wait for ever.
 
 
 class OpenCodeOptions(CliOptions, total=False):
@@ -102,6 +120,25 @@ class OpenCodeCliRuntime(DialectRuntime):
         self._bypasses = False
         self._is_two = False
         self._read_only = False
+        self._door = Door(0, "")
+
+    def new_live_dialect(self) -> LiveDialect | None:
+        return OpenCodeLiveDialect()
+
+    def connect(self, setup: Setup) -> Transport:
+        if not self.is_live:
+            return super().connect(setup)
+        return ChildProcess(setup, functools.partial(HttpBackend, door=lambda: self._door))
+
+    def local_sessions(self, params: AgentExecuteParams) -> LocalSessions | None:
+        if opencode_two.is_installed(self.command[0], _environment(params).get("PATH")):
+            return None  # It has other tables, and its export was not tried.
+        return OpenCodeSessions(
+            command=self.command,
+            env=self._launched_env,
+            cwd=os.path.abspath(params.working_directory or os.getcwd()),
+            new_marker=lambda: (MARKER_PREFIX + os.urandom(8).hex(), host_identity()),
+        )
 
     # --- the command -----------------------------------------------------------------------------------------
 
@@ -110,17 +147,24 @@ class OpenCodeCliRuntime(DialectRuntime):
         opencode_mcp.check_names(params.mcp_servers)
         for index, image in enumerate(params.images):
             check_is_file(f"images[{index}]", image)
+            if self.is_live:
+                image_type(f"images[{index}]", image)
 
     def resolve(self, params: AgentExecuteParams) -> AgentExecuteParams:
         environment = _environment(params)
         self._store = self.dialect.store = SessionStore(environment)
         self._is_two = self._is_two or opencode_two.is_installed(self.command[0], environment.get("PATH"))
         self._read_only = params.permission_mode == "read-only"
+        if self._is_two and self.is_live:
+            raise errors.RunSetupError(errors.UNSUPPORTED_OPTION, opencode_two.NO_LIVE_SESSIONS)
         if self._is_two and self._read_only:
             raise errors.RunSetupError(errors.UNSUPPORTED_OPTION, opencode_two.NO_READ_ONLY)
         return self._in_folder_of_session(params)
 
     def enter_run(self, params: AgentExecuteParams, resources: RunResources) -> None:
+        if self.is_live:
+            self._settle(params)
+            return
         if params.system_prompt is not None:
             self._instructions = os.path.join(resources.temporary_folder(), "instructions.md")
             with open(self._instructions, "xb", opener=files.private) as file:
@@ -132,6 +176,30 @@ class OpenCodeCliRuntime(DialectRuntime):
             self._mcp_env = opencode_mcp.borrow_config(params.mcp_servers, project, resources)
         else:
             opencode_mcp.repair_config(project)
+
+    def _settle(self, params: AgentExecuteParams) -> None:
+        """What the server is told of the session, by HTTP: nothing of it is on the command line."""
+        assert isinstance(self.dialect, OpenCodeLiveDialect)
+        folder = os.path.abspath(params.working_directory or os.getcwd())
+        opencode_mcp.repair_config(folder)
+        self._servers = params.mcp_servers
+        self._door = Door(_free_port(), secrets.token_urlsafe(32))
+        fields, _ = split_arguments(params.extra_args)
+        agent = fields.get("agent")
+        self.dialect.settings = SessionSettings(
+            directory=folder,
+            session_id=params.session_id,
+            model=params.model,
+            # The rules of "read-only" are those of an agent: no other may be taken, though the session had another.
+            agent=agent or (opencode_config.DEFAULT_AGENT if self._read_only else None),
+            variant=fields.get("variant"),
+            title=fields.get("title"),
+            generates_title=self.generate_title,
+            system=params.system_prompt,
+            mode=params.permission_mode,
+            asks=opencode_config.asks(params),
+            servers=tuple(params.mcp_servers),
+        )
 
     def _borrows_config(self, params: AgentExecuteParams) -> bool:
         return opencode_mcp.borrows_config(self.mcp_config, _environment(params))
@@ -151,6 +219,10 @@ class OpenCodeCliRuntime(DialectRuntime):
         return params
 
     def build_args(self, params: AgentExecuteParams) -> list[str]:
+        if self.is_live:
+            # The flags, because a user's configuration may have the server listen to the whole network.
+            server = ["--hostname=127.0.0.1", f"--port={self._door.port}", "--mdns=false"]
+            return ["acp", *server, *split_arguments(params.extra_args)[1]]
         # `--file` takes all words that follow it, so a flag does.
         args = ["run", *(f"--file={os.path.abspath(image)}" for image in params.images)]
         args += opencode_two.place_args(params, is_two=self._is_two)
@@ -165,6 +237,8 @@ class OpenCodeCliRuntime(DialectRuntime):
         return [*args, "--thinking", "--format=json", *params.extra_args]
 
     def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
+        if self.is_live:
+            return self._live_env(params)
         logs = MCP_LOG_VARIABLES if params.mcp_servers else LOG_VARIABLES
         env: dict[str, str | None] = {**dict.fromkeys(OUTER_RUN_VARIABLES), **logs, **self._mcp_env}
         current = _environment(params)
@@ -181,10 +255,29 @@ class OpenCodeCliRuntime(DialectRuntime):
                 env[name] = opencode_config.overlaid(name, current.get(name), overlay)
         return env
 
+    def _live_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
+        env: dict[str, str | None] = {**dict.fromkeys(OUTER_RUN_VARIABLES), **self._server_variables()}
+        if params.approve is not None:
+            env[QUESTION_VARIABLE] = "1"
+        overlays = opencode_config.live_overlays(params)
+        overlays[CONFIG_VARIABLE] |= opencode_mcp.settings(params.mcp_servers, self.tool_timeout)
+        if params.mcp_servers:
+            overlays[CONFIG_VARIABLE]["mcp"] = opencode_mcp.entries(params.mcp_servers)
+        current = _environment(params)
+        for name, overlay in overlays.items():
+            if overlay:
+                env[name] = opencode_config.overlaid(name, current.get(name), overlay)
+        return env
+
+    def _server_variables(self) -> dict[str, str | None]:
+        """Who may talk to the server: only we."""
+        return {"OPENCODE_SERVER_PASSWORD": self._door.password, "OPENCODE_SERVER_USERNAME": None}
+
     def overriding_env(self, params: AgentExecuteParams) -> Mapping[str, str | None]:
         """Variables that the caller may set too: ours combine the caller's value with what the run adds."""
         ours = self.build_env(params)
-        return {name: ours[name] for name in params.env if name in ours and _is_merged(name)}
+        merged = {name: ours[name] for name in params.env if name in ours and _is_merged(name)}
+        return {**merged, **(self._server_variables() if self.is_live else {})}
 
     def stdin_data(self, params: AgentExecuteParams) -> bytes:
         """The prompt; a leading byte order mark is doubled, because OpenCode removes one."""
@@ -199,6 +292,8 @@ class OpenCodeCliRuntime(DialectRuntime):
     def remedy(self, exit_code: int | None, said: str) -> AgentErrorEvent | None:
         """If the very first runs start at the same time, they fail because each wants to create the database. Before
         1.17.18 there is no `--auto`, and OpenCode 2 has no `--dir`."""
+        if self.is_live:
+            return self._live_remedy(said)
         if not self._is_two and opencode_two.refuses_dir(said):
             if self._read_only:
                 return None  # Better no run than one that can write.
@@ -209,14 +304,26 @@ class OpenCodeCliRuntime(DialectRuntime):
             return self._bypass_in_another_way(said)
         if not opencode_stderr.is_database_race(said):
             return None
-        message = "opencode was started again: another of its processes was making its database"
-        return AgentErrorEvent(message, errors.CLI_WARNING)
+        return AgentErrorEvent(DATABASE_RACE, errors.CLI_WARNING)
+
+    def _live_remedy(self, said: str) -> AgentErrorEvent | None:
+        if opencode_stderr.is_database_race(said):
+            return AgentErrorEvent(DATABASE_RACE, errors.CLI_WARNING)
+        return AgentErrorEvent(PORT_TAKEN, errors.CLI_WARNING) if opencode_stderr.is_port_taken(said) else None
 
     def _bypass_in_another_way(self, help_text: str) -> AgentErrorEvent:
         has_old_flag = opencode_stderr.lists_flag(help_text, OLD_AUTO)
         self._bypass_flag = OLD_AUTO if has_old_flag else None
         how = f"with {OLD_AUTO}" if has_old_flag else BYPASS_BY_RULES
         return AgentErrorEvent(f"opencode was started again {how}: it has no {AUTO}", errors.CLI_WARNING)
+
+
+def _free_port() -> int:
+    """A port of this machine's own that nobody listens on. (`opencode acp` does not tell one that it would choose.)"""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _environment(params: AgentExecuteParams) -> dict[str, str]:

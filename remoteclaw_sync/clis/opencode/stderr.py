@@ -33,6 +33,7 @@ WRONG_SETTINGS = (
 )
 # Several first runs at once make OpenCode's database, and all but one fail over it (1.18.33).
 DATABASE_RACE = re.compile(r"CREATE TABLE|CREATE (?:UNIQUE )?INDEX|ALTER TABLE|database is locked|SQLITE_BUSY")
+PORT_TAKEN = re.compile(r"ServeError|EADDRINUSE|port \d+ in use")
 PERMISSION = re.compile(r"permission requested: (.+); auto-rejecting")
 
 
@@ -76,6 +77,11 @@ def lists_flag(help_text: str, flag: str) -> bool:
 def is_database_race(stderr: str) -> bool:
     """Whether OpenCode gave up because another of its processes was making or changing its database."""
     return DATABASE_RACE.search(stderr) is not None
+
+
+def is_port_taken(stderr: str) -> bool:
+    """Whether its server gave up because somebody else had the port."""
+    return PORT_TAKEN.search(stderr) is not None
 
 
 def rejected_permissions(stderr: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import sqlite3
@@ -42,6 +43,11 @@ class SessionStore:
         if found is None:
             found = self._first("SELECT directory FROM session_v2 WHERE id = ?", session_id)
         return found if isinstance(found, str) and found else None
+
+    def message_ids(self, session_id: str) -> set[str]:
+        """The messages of a session."""
+        found = self._first("SELECT json_group_array(id) FROM message WHERE session_id = ?", session_id)
+        return set(json.loads(found)) if isinstance(found, str) else set()
 
     def is_summary(self, message_id: str) -> bool:
         """Whether a message is OpenCode's own summary of a long conversation rather than an answer."""

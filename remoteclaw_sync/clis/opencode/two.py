@@ -22,11 +22,19 @@ VERSION_FOLDER = re.compile(r"2\.\d+\.\d+(?:[-_+][\w.]+)?")
 
 # As `opencode run --dir=x` is answered there; the quotes and the words around differ with the parser's version.
 REFUSED_DIR = re.compile(r"(?:unrecognized|unknown|unexpected|invalid)\b[^\n]*--dir\b", re.IGNORECASE)
+REFUSED_FLAG = re.compile(
+    r"(?:unrecognized|unknown|unexpected|invalid)\b[^\n]*--(?:mdns|hostname|port)\b", re.IGNORECASE
+)
 STARTED_AGAIN = "opencode was started again: it is OpenCode 2, which takes other arguments"
 
 NO_READ_ONLY = (
     'permission_mode="read-only" is not offered on OpenCode 2: it does not read the rules by which OpenCode 1 is kept '
     "from writing. Use OpenCode 1 (npm install -g opencode-ai), or deny edits and commands in its own configuration"
+)
+
+NO_LIVE_SESSIONS = (
+    "live sessions are not offered on OpenCode 2, whose server speaks in other words: use OpenCode 1 "
+    "(npm install -g opencode-ai), or runs without approve and without a session"
 )
 
 DECLINED = "declined this tool call"  # Nobody could answer: OpenCode ends the turn.
@@ -70,6 +78,11 @@ def _package_name(folder: str) -> str | None:
 def refuses_dir(stderr: str) -> bool:
     """Whether a start failed because this is OpenCode 2 after all."""
     return REFUSED_DIR.search(stderr) is not None
+
+
+def refuses_live(stderr: str) -> bool:
+    """Whether a start for live sessions failed because this is OpenCode 2 after all."""
+    return REFUSED_FLAG.search(stderr) is not None
 
 
 def place_args(params: AgentExecuteParams, *, is_two: bool) -> list[str]:

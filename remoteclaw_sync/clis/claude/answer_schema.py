@@ -1,0 +1,80 @@
+"""The JSON schemas that Claude Code takes for an answer (2.1.326).
+
+It reads them with Ajv, in its strict mode and by draft 7. One that has another word in it ends a one-shot run; a live
+session drops it without a word. So what only describes or limits a value is left out, for the answer is checked here
+anyway, and a schema that needs more than draft 7 has is told in the prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ...schema.convert import equal
+from ...schema.validate import check_schema, is_common_pattern
+
+VALUES = frozenset({"const", "default", "examples"})  # What they hold is no part of the schema.
+KEPT = VALUES | frozenset(
+    {"$ref", "type", "title", "description", "format", "pattern", "minLength", "maxLength", "uniqueItems"}
+    | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+    | {"minItems", "maxItems", "minProperties", "maxProperties"}
+)
+WITH_SCHEMA = frozenset({"items", "additionalProperties", "not", "propertyNames", "contains", "if", "then", "else"})
+WITH_SCHEMAS = frozenset({"anyOf", "oneOf", "allOf"})
+WITH_NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+# Of later drafts. They say what a value is, so the model has to know of them.
+LATER = frozenset(
+    {"prefixItems", "dependentSchemas", "dependentRequired", "unevaluatedProperties", "unevaluatedItems"}
+    | {"minContains", "maxContains", "$dynamicRef", "$recursiveRef"}
+)
+
+
+class _NotTaken(Exception):
+    """The schema has something that Claude does not know."""
+
+
+def accepted(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The same schema as Claude takes it; None if there is no such form."""
+    try:
+        made = _part(schema)
+        check_schema(made)  # A reference may lead to a word that was left out.
+    except (_NotTaken, ValueError):
+        return None
+    assert isinstance(made, dict)
+    return made
+
+
+def _part(schema: Any) -> Any:
+    if not isinstance(schema, Mapping):
+        return schema
+    if LATER & schema.keys() or _names_meet_patterns(schema):
+        raise _NotTaken
+    made = {word: value for word, value in schema.items() if word in KEPT}
+    if not is_common_pattern(made.get("pattern", "")):
+        del made["pattern"]
+    if "enum" in schema:
+        made["enum"] = _once(schema["enum"])
+    if "required" in schema:
+        made["required"] = list(dict.fromkeys(schema["required"]))
+    made |= {word: _part(schema[word]) for word in WITH_SCHEMA & schema.keys()}
+    made |= {word: [_part(inner) for inner in schema[word]] for word in WITH_SCHEMAS & schema.keys() if schema[word]}
+    for word in WITH_NAMED_SCHEMAS & schema.keys():
+        made[word] = {name: _part(inner) for name, inner in schema[word].items()}
+    if "if" not in made or not {"then", "else"} & made.keys():
+        made = {word: value for word, value in made.items() if word not in ("if", "then", "else")}
+    return made
+
+
+def _names_meet_patterns(schema: Mapping[str, Any]) -> bool:
+    """Whether a field may have two schemas, by its name and by a pattern."""
+    patterns, names = schema.get("patternProperties", {}), schema.get("properties", {})
+    return any(not is_common_pattern(one) or any(re.search(one, name) for name in names) for one in patterns)
+
+
+def _once(values: list[Any]) -> list[Any]:
+    kept: list[Any] = []
+    for value in values:
+        if not any(equal(value, other) for other in kept):
+            kept.append(value)
+    return kept

@@ -1,0 +1,293 @@
+"""What OpenCode asks its user while a turn runs: for permission, and questions. Every request gets an answer.
+
+A yes is always a yes for this once: OpenCode would keep an "always" for all sessions of the folder. A no always has
+words: without them it would end the turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from ... import errors
+from ...engine.approval import NOBODY_TO_ASK
+from ...engine.outcome import RunOutcome
+from ...types import (
+    AgentErrorEvent,
+    AgentEvent,
+    AgentPermissionEvent,
+    Allow,
+    Deny,
+    PermissionDenial,
+    PermissionMode,
+    PermissionRequest,
+)
+from ...wire.fields import Message, items, mapping, strings, text
+from ...wire.jsonrpc import Answered, Failed
+from .config import ASK_RULES
+from .live_settings import SessionSettings, route
+from .rules import Rule, denies, read_rules
+
+# How long a request waits for the call that it is about, which has the arguments and comes right after it.
+CALL_SECONDS = 1.0
+HOLD_SECONDS = 0.1  # In which requests of calls that were made together arrive.
+QUESTION_TOOL = "question"
+# Asked for beside the permission of the tool itself.
+ABOUT_THE_CALL = ("external_directory", "doom_loop")
+
+NO_OTHER_INPUT = "opencode cannot change the arguments of a call, so it was refused"
+RULED_OUT = "The user's configuration denies this tool call."
+REFUSED_TOO = "These were refused:"
+WITHDRAWN = "opencode did not wait for the answer about {}: it has refused it along with another call, or was stopped"
+
+Request = Callable[..., None]  # (method, then, body)
+
+
+@attrs.define
+class _Ask:
+    """One request of OpenCode's."""
+
+    id: str
+    session: str
+    directory: str
+    properties: Message
+    is_question: bool
+
+    @property
+    def call_id(self) -> str:
+        return text(mapping(self.properties, "tool"), "callID")
+
+    @property
+    def permission(self) -> str:
+        return text(self.properties, "permission")
+
+
+class Asks:
+    """Those that are open, of the session and of its sub-agents. Says its answers by `request`."""
+
+    def __init__(self, request: Request, parents: Mapping[str, str], tell: Callable[[AgentEvent], None]) -> None:
+        self._request = request
+        self._parents = parents  # The calls that began sub-agents, by their sessions.
+        self._late = tell
+        self.mode: PermissionMode = "default"
+        self.root: str | None = None
+        self.refused: set[str] = set()  # Calls whose denial is known already.
+        self.children: dict[str, str] = {}  # Sub-agents' sessions: whose they are.
+        self._asks_for_all = False
+        self._rules: dict[str, list[Rule]] = {}  # The user's, by agent.
+        self._agents: dict[str, str] = {}  # Which agent works in a session.
+        self._outcome = RunOutcome()
+        self._open: dict[str, _Ask] = {}  # Told to the caller.
+        self._waiting: dict[str, _Ask] = {}  # For their call.
+        self._held: dict[str, list[tuple[_Ask, str]]] = {}  # Refusals, by session.
+        self._on_their_way: dict[str, int] = {}  # Permissions, by session.
+        self._unheard: list[str] = []  # Refusals that the model has not been told the reason of.
+
+    def begin(self, settings: SessionSettings) -> None:
+        """The server is there."""
+        self.mode, self._asks_for_all = settings.mode, settings.asks
+
+    def begin_turn(self, outcome: RunOutcome) -> None:
+        self._outcome = outcome
+        self.refused.clear()
+        self.children.clear()
+        self._unheard.clear()
+        self.clear()
+
+    def clear(self) -> None:
+        """Nobody will be asked any more."""
+        self._open.clear()
+        self._waiting.clear()
+        self._held.clear()
+        self._on_their_way.clear()
+
+    def note_agent(self, session: str, agent: str) -> None:
+        if agent:
+            self._agents[session] = agent
+
+    def on_agents(self, status: int, body: Any) -> None:
+        """The rules as they are, with ours among them."""
+        for agent in body if isinstance(body, list) else ():
+            if isinstance(agent, dict):
+                self._rules[text(agent, "name")] = [rule for rule in read_rules(agent) if rule[0] not in ASK_RULES]
+
+    # --- what is asked --------------------------------------------------------------------------------------
+
+    def on_asked(self, properties: Message, directory: str, calls: Any, *, is_wanted: bool) -> list[AgentEvent]:
+        """A request; `calls` knows the calls that have been told."""
+        name = text(properties, "id")
+        if not name or name in self._open or name in self._waiting:
+            return []
+        is_question = "questions" in properties
+        ask = _Ask(name, text(properties, "sessionID"), directory, properties, is_question)
+        if not is_wanted:
+            self._say_no(ask, NOBODY_TO_ASK)
+            return []
+        if not is_question and self._is_ruled_out(ask):
+            self._refuse(ask, RULED_OUT)
+            self._note_denial(ask.permission, RULED_OUT, ask.call_id)
+            return []
+        if not is_question and (self.mode == "bypass" or (self.mode == "accept-edits" and ask.permission == "edit")):
+            self._allow(ask)
+            return []
+        call = calls(ask.call_id)
+        if call is not None or not ask.call_id:
+            return [self._tell(ask, call)]
+        self._waiting[name] = ask
+
+        def waited(answer: Answered | Failed) -> None:
+            if name in self._waiting:
+                self._late(self._tell(ask, None))
+
+        self._request("WAIT", waited, limit=CALL_SECONDS)
+        return []
+
+    def on_call(self, call_id: str, call: tuple[str, Message] | None) -> list[AgentEvent]:
+        """A call has its arguments: what is asked about it can be told."""
+        if call is None or not self._waiting:
+            return []
+        found = [ask for ask in self._waiting.values() if ask.call_id == call_id]
+        return [self._tell(ask, call) for ask in found]
+
+    def _tell(self, ask: _Ask, call: tuple[str, Message] | None) -> AgentEvent:
+        self._waiting.pop(ask.id, None)
+        self._open[ask.id] = ask
+        return AgentPermissionEvent(self._described(ask, call))
+
+    def _described(self, ask: _Ask, call: tuple[str, Message] | None) -> PermissionRequest:
+        properties, permission = ask.properties, ask.permission
+        patterns = strings(properties, "patterns")
+        questions: list[Message] = []
+        name, given = call or (permission, dict(mapping(properties, "metadata")))
+        reason = None
+        if ask.is_question:
+            questions = [question for question in items(properties, "questions") if isinstance(question, dict)]
+            name, given = QUESTION_TOOL, {"questions": questions}
+        elif permission in ABOUT_THE_CALL:
+            reason = f"{permission}: {', '.join(patterns)}"
+            name, given = permission, {**given, "tool": name, "patterns": patterns}
+        return PermissionRequest(
+            ask.id,
+            name,
+            ask.call_id,
+            given,
+            reason=reason,
+            session_id=ask.session or self.root,
+            parent_tool_use_id=self._parents.get(ask.session),
+            questions=questions,
+        )
+
+    def _is_ruled_out(self, ask: _Ask) -> bool:
+        """Whether OpenCode asks because we want it to, for what the user's own rules deny."""
+        if not self._asks_for_all:
+            return False
+        agent = self._agents.get(ask.session, "")
+        known = [self._rules[agent]] if agent in self._rules else [*self._rules.values()]
+        patterns = strings(ask.properties, "patterns") or ["*"]
+        return any(denies(rules, ask.permission, patterns) for rules in known)
+
+    def on_gone(self, properties: Message) -> None:
+        """It has been answered, by whomever."""
+        name = text(properties, "requestID")
+        gone = self._open.pop(name, None) or self._waiting.pop(name, None)
+        if gone is not None:
+            self._release(gone.session)
+
+    def read_again(self, directory: str, then: Callable[[Message], None]) -> None:
+        """Ask for those that are open, because some may have been missed."""
+
+        def heard(answer: Answered | Failed) -> None:
+            result = answer.result if isinstance(answer, Answered) else None
+            body = result.get("body") if isinstance(result, dict) else None
+            for properties in body if isinstance(body, list) else ():
+                if isinstance(properties, dict):
+                    then(properties)
+
+        for kind in ("permission", "question"):
+            self._request(f"GET {route(kind, directory=directory)}", heard)
+
+    # --- what is answered -----------------------------------------------------------------------------------
+
+    def answer(self, request: PermissionRequest, decision: Allow | Deny) -> list[AgentEvent]:
+        """The caller's answer; gives what the caller is to know of it."""
+        ask = self._open.pop(request.id, None)
+        if ask is None:
+            if isinstance(decision, Allow):
+                return [AgentErrorEvent(WITHDRAWN.format(request.tool_name), errors.CLI_WARNING)]
+            return []
+        if isinstance(decision, Deny):
+            self.refused.add(ask.call_id)
+            if not decision.stop:  # Otherwise the turn is about to be ended.
+                self._refuse(ask, decision.message)
+            return []
+        if ask.is_question:
+            self._post(ask, "reply", {"answers": _in_order(request.questions, decision.answers or {})})
+            self._release(ask.session)
+            return []
+        if decision.input is not None and dict(decision.input) != dict(request.input):
+            self._refuse(ask, NO_OTHER_INPUT)
+            self._note_denial(request.tool_name, NO_OTHER_INPUT, ask.call_id)
+            return [AgentErrorEvent(NO_OTHER_INPUT, errors.CLI_WARNING)]
+        self._allow(ask)
+        return []
+
+    def _allow(self, ask: _Ask) -> None:
+        session = ask.session
+        self._on_their_way[session] = self._on_their_way.get(session, 0) + 1
+
+        def heard(answer: Answered | Failed) -> None:
+            if session in self._on_their_way:
+                self._on_their_way[session] -= 1
+                self._release(session)
+
+        self._post(ask, "reply", {"reply": "once"}, heard)
+
+    def _refuse(self, ask: _Ask, message: str) -> None:
+        """Not before all others that are open are decided: a refusal takes them with it."""
+        self._held.setdefault(ask.session, []).append((ask, message))
+        self._request("WAIT", lambda answer: self._release(ask.session), limit=HOLD_SECONDS)
+
+    def _release(self, session: str) -> None:
+        undecided = any(ask.session == session for ask in (*self._open.values(), *self._waiting.values()))
+        if undecided or self._on_their_way.get(session):
+            return
+        held = self._held.pop(session, [])
+        questions = [refusal for refusal in held if refusal[0].is_question]
+        calls = [refusal for refusal in held if not refusal[0].is_question]
+        for ask, message in (*calls[:1], *questions):  # The other calls go with the first.
+            self._say_no(ask, message)
+        if session == self.root:
+            self._unheard += [
+                f"{ask.permission or QUESTION_TOOL}: {message}" for ask, message in (*calls[1:], *questions)
+            ]
+
+    def take_unheard(self) -> str:
+        """What the model is to be told of refusals, in words; nothing, if it knows."""
+        unheard, self._unheard = self._unheard, []
+        return "\n".join([REFUSED_TOO, *(f"- {refusal}" for refusal in unheard)]) if unheard else ""
+
+    def _say_no(self, ask: _Ask, message: str) -> None:
+        if ask.is_question:
+            self._post(ask, "reject", {})
+        else:
+            self._post(ask, "reply", {"reply": "reject", "message": message})
+
+    def _post(self, ask: _Ask, verb: str, body: Message, then: Any = None) -> None:
+        kind = "question" if ask.is_question else "permission"
+        where = {"directory": ask.directory} if ask.directory else {}
+        self._request(f"POST {route(kind, ask.id, verb, **where)}", then, body)
+
+    def _note_denial(self, tool: str, reason: str, call_id: str) -> None:
+        self.refused.add(call_id)
+        self._outcome.permission_denials.append(PermissionDenial(tool, reason, call_id or None))
+
+
+def _in_order(questions: Iterable[Mapping[str, Any]], answers: Mapping[str, Any]) -> list[list[str]]:
+    """Answers in the order of the questions, whose wording they were given by."""
+    found = []
+    for question in questions:
+        answer = answers.get(str(question.get("question")), ())
+        found.append([str(one) for one in (answer if isinstance(answer, list | tuple) else [answer])])
+    return found

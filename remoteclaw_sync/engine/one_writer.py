@@ -1,0 +1,167 @@
+"""One writer per session: a run that resumes a session locks out all others of this user on this machine.
+
+Two processes that write to one session leave it with half of what was said, and no CLI notices. So each run that
+resumes a session holds a lock file while its process lives, and so does a live session from the end of its first turn
+on. The lock (flock) is the kernel's: a host that is killed gives it back. The file's name is a digest, in a folder that
+only this user can enter.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import hashlib
+import logging
+import os
+import threading
+import time
+import weakref
+
+from .. import errors, files
+from ..process.host import after_fork
+
+try:
+    import fcntl
+except ImportError:  # Windows: there a session is not held.
+    fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "sessions"
+TIDYING = 0.005  # Seconds for another process that looks whether it can remove the file.
+TRIES = 100  # Of opening a file that others remove at the same time.
+
+_is_exit = False
+_tidied: set[int] = set()
+_holds: weakref.WeakSet[Hold] = weakref.WeakSet()
+
+
+class Hold:
+    """A session that nobody else may write to, until `release()`, or until this is dropped."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self._lock = threading.RLock()  # Re-entered by the GC.
+        self._path = path
+        self._fd: int | None = fd
+        _holds.add(self)
+
+    def release(self) -> None:
+        """Let others have it. A second call does nothing."""
+        with self._lock:
+            fd, self._fd = self._fd, None
+        if fd is None:
+            return
+        try:
+            os.unlink(self._path)  # First: those who open it afterwards see that it is another file.
+        except OSError:
+            pass
+        try:
+            fcntl.flock(fd, fcntl.LOCK_UN)  # A process that is being forked may have a copy of the descriptor.
+        finally:
+            os.close(fd)
+        if _is_exit:
+            files.remove_user_folder(FOLDER)
+
+    def forget_after_fork(self) -> None:
+        """It is held by the process that was copied."""
+        self._lock = threading.RLock()
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.release()
+
+
+def hold(store: str, session_id: str) -> Hold | None:
+    """Hold this session of the store. None if there is no way to: then it is not protected.
+
+    Raises RunSetupError (SESSION_BUSY) if somebody else has it.
+    """
+    if fcntl is None:
+        return None
+    name = hashlib.blake2b(f"{store}\0{session_id}".encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    busy: errors.RunSetupError | None = None
+    try:
+        for _ in range(TRIES):
+            try:
+                folder = files.user_folder(FOLDER)
+                _tidy(folder)
+                path = os.path.join(folder, name)
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            except FileNotFoundError:
+                continue  # The last one to leave has removed the folder.
+            try:
+                held = _locked(path, fd, session_id)
+            except errors.RunSetupError as error:
+                if busy is not None:
+                    raise
+                busy = error
+                time.sleep(TIDYING)
+                continue
+            if held is not None:
+                return held
+    except OSError as error:  # A full or read-only disk must not keep anyone from working.
+        logger.warning("a session cannot be protected from a second writer: %s", error)
+    return None
+
+
+def _locked(path: str, fd: int, session_id: str) -> Hold | None:
+    """None if the file was removed meanwhile."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False)):
+            os.pwrite(fd, b"%-20d" % os.getpid(), 0)  # Only for the message to others.
+            return Hold(path, fd)
+    except FileNotFoundError:
+        pass
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.EACCES):
+            owner = os.pread(fd, 20, 0).decode(errors="replace").strip()
+            os.close(fd)
+            raise errors.RunSetupError(errors.SESSION_BUSY, _busy(session_id, owner)) from None
+        os.close(fd)
+        raise
+    os.close(fd)
+    return None
+
+
+def _tidy(folder: str) -> None:
+    """Once a process: remove the files of hosts that were killed."""
+    if os.getpid() in _tidied:
+        return
+    _tidied.add(os.getpid())
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        try:
+            held = _locked(path, os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), "")
+        except (OSError, errors.RunSetupError):
+            continue  # Somebody holds it, or has just removed it.
+        if held is not None:
+            held.release()
+
+
+def _busy(session_id: str, owner: str) -> str:
+    who = "this process" if owner == str(os.getpid()) else f"process {owner}" if owner.isdigit() else "another process"
+    return (
+        f"session {session_id} is in use: a run or a live session of {who} holds it. "
+        "Close that session, or wait until it has ended or was idle for its idle_timeout"
+    )
+
+
+def _forget_all() -> None:
+    for held in list(_holds):
+        held.forget_after_fork()
+
+
+def _remove_folder_from_now_on() -> None:
+    """The interpreter exits, and those who still hold a session are about to let go. (To remove the folder after each
+    run takes longer than all the rest.)"""
+    global _is_exit
+    _is_exit = True
+    files.remove_user_folder(FOLDER)
+
+
+after_fork(_forget_all)
+if fcntl is not None:
+    atexit.register(_remove_folder_from_now_on)
