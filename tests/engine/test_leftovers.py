@@ -171,8 +171,8 @@ def test_what_a_daemon_starts_when_it_is_told_to_end_is_ended_too(
     ready, heir = gate(), gate()
     daemon, child, told = tmp_path / "daemon", tmp_path / "child", tmp_path / "told"
     os.mkfifo(told)
-    # A process that a shell with a trap has only just forked may lose its SIGTERM: so the trap comes after the fork, and
-    # the shell leaves when the other program is there.
+    # A process that a shell with a trap has only just forked may lose its SIGTERM: so the trap comes after the fork,
+    # and the shell leaves when the other program is there.
     child.write_text(f"echo $$ > {heir.path}; echo > {told}; exec sleep 1000")
     daemon.write_text(f"sleep 1000 & trap 'sh {child} & read told < {told}; exit' TERM\necho $$ > {ready.path}; wait\n")
     script = f"{PROMPT_READ}; (setsid sh {daemon} < /dev/null > /dev/null 2>&1 &); exec sleep 1000"
