@@ -68,7 +68,7 @@ FLOORS = {
     " < turn < agent_run live_session < recorded_session seats",
     "portable": "capsule sealing < local store < handover",
     "process": "bell ending environment greenlets host life native program tag tail"
-    " < abort_listener launch live_children < backend clocks guard spawn_errors sweep < fallback posix < child",
+    " < abort_listener launch live_children < backend clocks guard spawn_errors sweep < fallback inbox posix < child",
     "recording": "file writer < recorder < matching session_recorder < cassette < played played_run < player"
     " < played_session < replay",
     "redaction": "known letters < secrets < prompts < scrubber",

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from .. import errors
@@ -19,6 +20,7 @@ from ..process import live_children as registry
 from ..process.clocks import Clock, PhaseClocks
 from ..process.ending import EndLatch, EndReason
 from ..process.greenlets import may_wait
+from ..process.inbox import Inbox
 from ..process.launch import (
     Exit,
     Launch,
@@ -31,15 +33,12 @@ from ..process.launch import (
     SpawnFailure,
     UnreadInputError,
 )
-from ..process.life import LifeSigns
+from ..process.life import LifeSigns, ask
 
 logger = logging.getLogger(__name__)
 
 RELEASE_PATIENCE = 3.0  # Seconds that a CLI may take to end what it does for a session that leaves.
 CLOSE_PATIENCE = RELEASE_PATIENCE + 10.0  # And if that ends its process: SIGTERM, SIGKILL, the sweep.
-SIGNAL_PATIENCE = 0.1  # As in process/child.py: a signal may come just before the main thread waits for a lock.
-EXCEPTION_PATIENCE = 1.0
-LONGEST_WORD = 64
 
 
 class Host(Protocol):
@@ -78,12 +77,7 @@ class Channel:
         self.is_promised = False  # And said that it will.
         self.has_spoken = False  # The CLI knows of the session.
         self._wants_out = False
-        self._chunks: deque[bytes | None] = deque()
-        self._arrived = _locked()
-        self._bytes_in = 0
-        self._bytes_out = 0
-        self._bytes_at_end: int | None = None
-        self._chunk_in_hand = b""
+        self._inbox = Inbox(clock)
         self.unsent: deque[bytes] = deque()  # Lines; taken by the supervisor.
         self._unsent_bytes = 0
         self._lock = threading.RLock()
@@ -150,35 +144,14 @@ class Channel:
     # --- for the consumer -------------------------------------------------------------------------------------
 
     def receive(self, timeout: float | None = None) -> bytes | None:
-        self._chunk_in_hand = b""
-        if not self._chunks:
-            self._wait_for_chunk(timeout)
-        chunk = self._chunks[0]
+        chunk = self._inbox.take(timeout, self._is_waited_for)
         if chunk is None:
             self.ending.claim(EndReason.EXITED)
-            return None
-        del self._chunks[0]
-        self._chunk_in_hand = chunk
-        self._bytes_out += len(chunk)
         return chunk
-
-    def _wait_for_chunk(self, timeout: float | None) -> None:
-        in_main_thread = threading.get_ident() == threading.main_thread().ident
-        patience = SIGNAL_PATIENCE if in_main_thread else EXCEPTION_PATIENCE
-        until = None if timeout is None else self._clock() + timeout
-        while not self._chunks:
-            if self._is_waited_for():
-                raise TimeoutError
-            if until is not None:
-                left = until - self._clock()
-                if left <= 0:
-                    raise TimeoutError
-                patience = min(patience, left)
-            self._arrived.acquire(timeout=patience)
 
     @property
     def heard_in_time(self) -> bool:
-        return self._bytes_at_end is None or self._bytes_out <= self._bytes_at_end
+        return self._inbox.in_time
 
     def expect_exit(self, expected: bool, linger: float | None = None) -> None:
         """The process stays when a session has said its last word."""
@@ -243,7 +216,7 @@ class Channel:
 
     def _claim_end(self, reason: EndReason) -> None:
         if self.ending.reason is None:
-            self._bytes_at_end = self._bytes_in
+            self._inbox.mark_the_time()
         self.ending.claim(reason)
 
     def request_close(self) -> None:
@@ -276,14 +249,8 @@ class Channel:
         if self.host is not None:
             self.host.wake()
 
-    def _wake_consumer(self) -> None:
-        try:
-            self._arrived.release()
-        except RuntimeError:
-            pass  # It was released before, and the consumer has not been here since.
-
     def forget_after_fork(self) -> None:
-        self._chunks, self._arrived = deque([None]), _locked()
+        self._inbox.forget()
         self.ending = EndLatch()
         self.ending.claim(EndReason.CLOSED)
         self._setup.forget_after_fork()
@@ -298,14 +265,13 @@ class Channel:
         """Whole lines for this session. False if its consumer lags too far behind."""
         if self._life.are_in(block):
             self._clocks.last_life = self._clock()
-        self._bytes_in += len(block)
         if self._observer is not None:
             self._observer.said(block)
-        self._chunks.append(block)
-        self._wake_consumer()
+        self._inbox.put(block)
+        self._inbox.wake()
         if self._loans and any(loan.is_over(block) for loan in self._loans):
             self._give_back()
-        return self._bytes_in - self._bytes_out <= self._max_pending
+        return self._inbox.pending <= self._max_pending
 
     def logged(self) -> None:
         """A sign of life on stderr that can only be about this session."""
@@ -322,11 +288,10 @@ class Channel:
         return self._clocks.look(now, kept_waiting=False, in_tool=self._in_tool)
 
     def _in_tool(self) -> bool:
-        return self.tools_outstanding or self._tool_call_unread() or _says(self._runs_tool)
+        return self.tools_outstanding or self._tool_call_unread() or ask(self._runs_tool)
 
     def _tool_call_unread(self) -> bool:
-        chunks = (self._chunk_in_hand, *self._chunks)  # Each is whole lines.
-        return any(chunk and _says(self._may_run_tool, chunk) for chunk in chunks)
+        return self._inbox.says(partial(ask, self._may_run_tool))
 
     def leave(self, reason: EndReason | None, patience: float) -> None:
         """The CLI is told to forget the session."""
@@ -349,8 +314,7 @@ class Channel:
         finally:
             registry.discard(self)
             self._finished.set()
-            self._chunks.append(None)
-            self._wake_consumer()
+            self._inbox.end()
 
     def finish_elsewhere(self) -> None:
         """The same in a thread of its own: the process goes on, and taking things away may take a while."""
@@ -368,20 +332,6 @@ class Channel:
             loan.give_back()
 
 
-def _says(hook: Callable[..., bool] | None, *output: bytes) -> bool:
-    try:
-        return hook is not None and hook(*output)
-    except Exception as error:  # noqa: BLE001 - a hook's mistake must not end the thread that looks at the clocks
-        logger.warning("%s raised %s", getattr(hook, "__name__", hook), type(error).__name__)
-        return True
-
-
 def _no_folder(path: str) -> str:
     kind = "is not a folder" if os.path.exists(path) else "does not exist"
     return f"working directory {path!r} {kind}"
-
-
-def _locked() -> threading.Lock:
-    lock = threading.Lock()
-    lock.acquire()
-    return lock

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from functools import partial
 
 from .. import errors
 from . import live_children as registry
@@ -25,6 +25,7 @@ from .backend import Backend, NewBackend, Unborn
 from .clocks import FOREVER, Clock, PhaseClocks, TimerFactory, Watchdog
 from .ending import EndLatch, EndReason
 from .greenlets import may_wait
+from .inbox import Inbox
 from .launch import (
     FAREWELL_PATIENCE,
     MAX_UNSENT_BYTES,
@@ -41,7 +42,7 @@ from .launch import (
     SpawnFailure,
     UnreadInputError,
 )
-from .life import LifeSigns
+from .life import LifeSigns, ask
 from .tail import Tail
 
 if sys.platform == "win32":
@@ -55,17 +56,12 @@ TERM_GRACE = 1.5  # From SIGTERM to SIGKILL: the CLIs take 0.03-0.6 s to act on 
 KILL_PATIENCE = 5.0  # From SIGKILL to giving up on a process that the kernel cannot end (hung disk).
 CLOSE_PATIENCE = TERM_GRACE + KILL_PATIENCE + 3.0  # The longest that close() waits for the supervisor.
 LINGER_LIMIT = 5  # At most this many linger times for a CLI that keeps talking after its final message.
-# If a signal (Ctrl-C) comes just before the main thread waits for a lock, CPython handles it only after the wait.
-SIGNAL_PATIENCE = 0.1
-# And an exception raised in another thread (Dramatiq's time limit) does not arrive while that thread waits for a lock.
-EXCEPTION_PATIENCE = 1.0
 LONGEST_SLEEP = 86_400.0  # poll() takes no more than 24 days.
 # A guard process takes a millisecond of CPU: a run that ends sooner does without. Once the CLI has said something, the
 # guard is started almost at once.
 GUARD_DELAY = 0.003
 GUARD_DELAY_AFTER_WORDS = 0.0005
 WATCHDOG_DELAY = 2.0  # Seconds: the watchdog is a thread, and a short run goes without.
-LONGEST_WORD = 64  # Bytes: the text that marks a tool call may be cut by the end of a chunk.
 
 
 class ChildProcess:
@@ -98,15 +94,8 @@ class ChildProcess:
         self._launch: Launch  # From `prepare` on, and so before the first chunk.
         self._loans: tuple[Loan, ...] = ()
         self._observer: Observer | None = None
-        # Chunks that wait for the consumer; None is the end. _pending() limits the bytes. Not a Queue: an exception in
-        # the consumer inside a Queue could leave its lock held, and the supervisor would wait for it for ever.
-        self._chunks: deque[bytes | None] = deque()
-        self._arrived = _locked()  # Released when something has arrived.
-        self._bytes_in = 0  # Written by the supervisor alone.
-        self._bytes_out = 0  # Written by the consumer alone.
-        self._bytes_at_end: int | None = None
+        self._inbox = Inbox(clock)
         self._max_pending = 0
-        self._chunk_in_hand = b""
         self._paused = False
         # Input that the supervisor must still pass to the backend. Signal handlers and the GC may re-enter the lock.
         self._outbox: deque[tuple[bytes, bool]] = deque()
@@ -163,42 +152,17 @@ class ChildProcess:
 
         Raises TimeoutError if nothing has come within `timeout` seconds. After None, every further call returns None.
         """
-        self._chunk_in_hand = b""
-        if not self._chunks:
-            self._wait_for_chunk(timeout)
-        chunk = self._chunks[0]
+        chunk = self._inbox.take(timeout)
         if chunk is None:
             self.ending.claim(EndReason.EXITED)
-            return None
-        del self._chunks[0]
-        self._chunk_in_hand = chunk
-        self._bytes_out += len(chunk)
-        if self._paused and self._pending() <= self._max_pending // 2:
+        elif self._paused and self._inbox.pending <= self._max_pending // 2:
             self._wake()
         return chunk
-
-    def _wait_for_chunk(self, timeout: float | None) -> None:
-        in_main_thread = threading.get_ident() == threading.main_thread().ident
-        patience = SIGNAL_PATIENCE if in_main_thread else EXCEPTION_PATIENCE
-        until = None if timeout is None else self._clock() + timeout
-        while not self._chunks:
-            if until is not None:
-                left = until - self._clock()
-                if left <= 0:
-                    raise TimeoutError
-                patience = min(patience, left)
-            self._arrived.acquire(timeout=patience)
-
-    def _wake_consumer(self) -> None:
-        try:
-            self._arrived.release()
-        except RuntimeError:
-            pass  # It was released before, and the consumer has not been here since.
 
     @property
     def heard_in_time(self) -> bool:
         """Whether the current chunk came before we asked the child to end: a CLI may finish its turn on SIGTERM."""
-        return self._bytes_at_end is None or self._bytes_out <= self._bytes_at_end
+        return self._inbox.in_time
 
     def expect_exit(self, expected: bool, linger: float | None = None) -> None:
         """The CLI has sent its final message (or, after all, has not): it may stay only for the linger time.
@@ -207,7 +171,7 @@ class ChildProcess:
         """
         if not expected:
             self._last_word_at = self._exit_expected_at = None
-        elif not self._chunks:
+        elif not self._inbox.chunks:
             now = self._clock()
             if self._last_word_at is None:
                 self._last_word_at = now
@@ -309,7 +273,7 @@ class ChildProcess:
 
     def _claim_end(self, reason: EndReason) -> None:
         if self.ending.reason is None:
-            self._bytes_at_end = self._bytes_in
+            self._inbox.mark_the_time()
         self.ending.claim(reason)
 
     def _wake(self) -> None:
@@ -354,7 +318,7 @@ class ChildProcess:
 
     def forget_after_fork(self) -> None:
         """In a forked copy of the host, where nothing would ever fill the queue: the run is over here."""
-        self._chunks, self._arrived = deque([None]), _locked()
+        self._inbox.forget()
         self.ending = EndLatch()
         self.ending.claim(EndReason.CLOSED)
         self._backend.forget_after_fork()
@@ -392,8 +356,7 @@ class ChildProcess:
             if self._exchange is not None:
                 self._exchange.gone()
             # Last: once the consumer has it, this thread is practically gone, and close() need not wait for it.
-            self._chunks.append(None)
-            self._wake_consumer()
+            self._inbox.end()
 
     def _prepare(self) -> bool:
         """Whether there is now a child to spawn."""
@@ -452,12 +415,12 @@ class ChildProcess:
                     return
                 self._next_look_at = self._without_watchdog(due, now)
             due = self._next_look_at
-            if self._chunks:
+            if self._inbox.chunks:
                 if self._guard_at != FOREVER:
                     self._guard_at = min(self._guard_at, now + GUARD_DELAY_AFTER_WORDS)
                     self._next_look_at = due = min(due, self._guard_at)
                 # As late as this: until the supervisor lets go of the interpreter, the consumer could only wait for it.
-                self._wake_consumer()
+                self._inbox.wake()
             backend.wait(None if due == FOREVER else min(max(due - now, 0.0), LONGEST_SLEEP))
             now = clock()
 
@@ -522,31 +485,19 @@ class ChildProcess:
 
     def _in_tool(self) -> bool:
         """Called only when a clock runs out, so it may be slow."""
-        return self.tools_outstanding or self._tool_call_unread() or self._says(self._launch.runs_tool)
+        return self.tools_outstanding or self._tool_call_unread() or ask(self._launch.runs_tool)
 
     def _tool_call_unread(self) -> bool:
         """Whether a consumer that lags behind may have a tool call still to read."""
-        before = b""
-        for chunk in (self._chunk_in_hand, *self._chunks):
-            if chunk and self._says(self._launch.may_run_tool, before + chunk):
-                return True
-            before = chunk[-LONGEST_WORD:] if chunk else b""
-        return False
-
-    def _says(self, hook: Callable[..., bool] | None, *output: bytes) -> bool:
-        try:
-            return hook is not None and hook(*output)
-        except Exception as error:  # noqa: BLE001 - a hook's mistake must not end the thread that looks at the clocks
-            logger.warning("%s raised %s", getattr(hook, "__name__", hook), type(error).__name__)
-            return True
+        return self._inbox.says(partial(ask, self._launch.may_run_tool))
 
     def _apply_back_pressure(self, now: float) -> None:
-        full = self._pending() >= self._max_pending
+        full = self._inbox.pending >= self._max_pending
         if full and not self._paused:
             self._paused = True
             self._must_look = True  # Again: the consumer may have caught up before it could see this.
             self._backend.pause_reading()
-        elif self._paused and self._pending() <= self._max_pending // 2:
+        elif self._paused and self._inbox.pending <= self._max_pending // 2:
             self._clocks.last_life = now  # It was kept waiting, which is not silence.
             self._paused = False
             self._backend.resume_reading()
@@ -558,15 +509,14 @@ class ChildProcess:
         if self._exchange is not None:
             self._exchange.said(chunk)
             return
-        self._bytes_in += len(chunk)
         if self._observer is not None:
             self._observer.said(chunk)  # First, so that what the consumer sees is on record if it crashes the host.
-        self._chunks.append(chunk)
-        if self._bytes_in - self._bytes_out >= self._max_pending:
+        self._inbox.put(chunk)
+        if self._inbox.pending >= self._max_pending:
             self._must_look = True
         # Here and not in the consumer, which may not come back for a long time.
         if self._loans and any(loan.is_over(chunk) for loan in self._loans):
-            self._wake_consumer()
+            self._inbox.wake()
             self._give_back()
 
     def _give_back(self) -> None:
@@ -581,20 +531,10 @@ class ChildProcess:
                 self._exchange.logged()
         self._tail.push(chunk)
 
-    def _pending(self) -> int:
-        return self._bytes_in - self._bytes_out
-
     def _end_without_child(self, failure: SpawnFailure) -> None:
         self.failure = failure
         registry.discard(self)
         self._finished.set()
         if self._exchange is not None:
             self._exchange.gone()
-        self._chunks.append(None)
-        self._wake_consumer()
-
-
-def _locked() -> threading.Lock:
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
+        self._inbox.end()

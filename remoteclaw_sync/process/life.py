@@ -36,7 +36,7 @@ class LifeSigns:
         if self._is_life is None:
             return True
         lines, self._begun = self._begun + chunk[:end], chunk[end:]
-        return self._ask(self._is_life, lines)
+        return ask(self._is_life, lines)
 
     def _has_grown(self, chunk: bytes) -> bool:
         steps = self._unfinished // GROWTH
@@ -45,9 +45,11 @@ class LifeSigns:
             self._begun = (self._begun + chunk)[:GROWTH]
         return steps < self._unfinished // GROWTH and self._unfinished <= self._max_line_bytes
 
-    def _ask(self, is_life: Callable[[bytes], bool], lines: bytes) -> bool:
-        try:
-            return is_life(lines)
-        except Exception as error:  # noqa: BLE001 - a hook's mistake must not end the thread that reads
-            logger.warning("is_life raised %s", type(error).__name__)
-            return True
+
+def ask(hook: Callable[..., bool] | None, *output: bytes) -> bool:
+    """What a hook says, in the thread that reads and looks at the clocks, which a hook's mistake must not end."""
+    try:
+        return hook is not None and hook(*output)
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        logger.warning("%s raised %s", getattr(hook, "__name__", hook), type(error).__name__)
+        return True
