@@ -106,6 +106,9 @@ class Agent:
         self.begin(params["sessionId"])
         if "replays late" not in self.quirks:
             self.replay(params["sessionId"])
+        if "tells usage" in self.quirks:
+            told = {"promptTokens": 40, "completionTokens": 20}
+            self.sessions[params["sessionId"]].tell("usage_update", _meta=told)
         return {"modes": MODES, "models": MODELS}
 
     def begin(self, name: str) -> str:

@@ -207,6 +207,15 @@ def test_an_agent_that_cannot_be_kept_from_writing_is_not_used_for_reading_only(
             ("shell", {"command": "ls"}),
             "out",
         ),
+        (
+            "vibe-acp",
+            [
+                ("tool_call", {"status": "in_progress", "rawInput": {"command": "ls"}, "_meta": {"tool_name": "bash"}}),
+                ("tool_call_update", {"status": "completed", "rawOutput": {"stdout": "out", "output": "out"}}),
+            ],
+            ("bash", {"command": "ls"}),
+            "out",
+        ),
         (  # An edit, which is told as the difference.
             None,
             [
@@ -519,6 +528,23 @@ def test_usage_is_found_wherever_it_is_and_costs_are_those_of_the_turn(tmp_path:
         three = session.run("x")
     assert (one.usage, two.usage, three.usage) == (AgentUsage(5, 6, 7), AgentUsage(8, 0), None)
     assert (one.total_cost_usd, two.total_cost_usd, three.total_cost_usd) == (0.5, 0.25, None)
+
+
+def test_usage_is_that_of_the_turn_where_the_agent_counts_for_the_session(tmp_path: Path) -> None:
+    def total(tokens: int) -> list[Any]:
+        return ["answer", {"usage": {"inputTokens": tokens, "outputTokens": tokens // 2}}]
+
+    with opened(tmp_path, "vibe-acp") as session:
+        one = session.run(steps(["text", "x"], total(10)))
+        late = update(
+            "usage_update", _meta={"promptTokens": 30, "completionTokens": 15}
+        )  # Between two turns, at times.
+        two = session.run(steps(late, ["text", "x"], total(30)))
+        three = session.run(steps(["text", "x"], total(40)))
+    assert [turn.usage for turn in (one, two, three)] == [AgentUsage(10, 5), AgentUsage(20, 10), AgentUsage(10, 5)]
+    told_at_start = {"quirks": ["tells usage"]}
+    with opened(tmp_path, "vibe-acp", agent=told_at_start, session_id=session.session_id) as again:
+        assert again.run(steps(["text", "x"], total(60))).usage == AgentUsage(20, 10)
 
 
 def test_an_error_is_told_once_with_its_kind_and_the_session_goes_on(tmp_path: Path) -> None:

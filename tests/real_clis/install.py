@@ -46,6 +46,8 @@ PROGRAMS = {
 # Adapters, which take `--version` for a conversation, or tell that of something else.
 SILENT = {"claude-agent-acp", "codex-acp", "goose"}
 
+VIBE = "mistral-vibe==3.0.2"  # From PyPI.
+
 # The packages are about 1.1 GB unpacked; a slow mirror is not an error.
 NPM_TIMEOUT_SECONDS = 1200.0
 # The first start of a 200 MB binary from a cold disk has taken 10 s.
@@ -97,6 +99,28 @@ def install(versions: Mapping[str, str] | None = None) -> Path:
     return bin_folder(versions)
 
 
+def vibe_bin_folder() -> Path:
+    """The folder with vibe-acp, whether installed yet or not."""
+    return cache_root() / VIBE.replace("==", "-") / "bin"
+
+
+def install_vibe(python: str) -> Path:
+    """Install mistral-vibe with this Python unless it is there already; return the bin folder."""
+    folder = vibe_bin_folder().parent
+    complete = folder / "complete"  # The programs name their folder, so it cannot get its name only when it is done.
+    with _only_installer(folder.parent):
+        if not complete.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            for command in (
+                [python, "-m", "venv", folder],
+                [folder / "bin" / "python", "-m", "pip", "install", "-q", VIBE],
+            ):
+                if subprocess.run(command, stdin=subprocess.DEVNULL, timeout=NPM_TIMEOUT_SECONDS).returncode != 0:
+                    raise InstallError(f"{VIBE} cannot be installed with {python}")
+            complete.touch()
+    return folder / "bin"
+
+
 def latest_versions() -> dict[str, str]:
     """The newest published version of each CLI, for a drift check."""
     return {package: _newest_version(package) for package in sorted(PACKAGE_OF_CLI.values())}
@@ -110,10 +134,14 @@ def main(arguments: list[str] | None = None) -> int:
     choice.add_argument("--package-json", type=Path, default=PINNED_PACKAGE_JSON)
     choice.add_argument("--opencode2", action="store_true", help="OpenCode 2, for test_opencode2.py")
     choice.add_argument("--acp", action="store_true", help="agents that speak ACP, for test_acp_agents.py")
+    choice.add_argument("--vibe", metavar="PYTHON", help="mistral-vibe, with this Python (3.12 or newer)")
     options = parser.parse_args(arguments)
     wanted = OPENCODE_2_PACKAGE_JSON if options.opencode2 else options.package_json
     wanted = ACP_PACKAGE_JSON if options.acp else wanted
     try:
+        if options.vibe:
+            print(install_vibe(options.vibe))
+            return 0
         versions = latest_versions() if options.latest else wanted_versions(wanted)
         print(install(versions))
     except (InstallError, RuntimeError, OSError) as error:

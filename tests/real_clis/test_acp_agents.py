@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import attrs
 import pytest
 
-from remoteclaw_sync import AcpRuntime, AgentToolResultEvent, AgentToolUseEvent
+from remoteclaw_sync import AcpRuntime, AgentToolResultEvent, AgentToolUseEvent, AgentUsage
 from tests.fakes import done, finished, wait_until
 from tests.real_clis.bench import Bench, open_bench
 from tests.real_clis.clis import FAKE_KEY
-from tests.real_clis.install import ACP_PACKAGE_JSON, bin_folder, wanted_versions
+from tests.real_clis.install import ACP_PACKAGE_JSON, bin_folder, vibe_bin_folder, wanted_versions
 from tests.real_clis.model_server import ModelRequest
 from tests.real_clis.script import ToolCall, Turn, Usage
 
@@ -60,7 +60,21 @@ SHELLS = {
     "goose": "developer__shell",
     "claude-agent-acp": "Bash",
     "codex-acp": "exec_command",
+    "vibe-acp": "bash",
 }
+VIBE_SETTINGS = """
+active_model = "scripted"
+enable_telemetry = false
+enable_update_checks = false
+
+[[providers]]
+name = "lab"
+api_base = "{url}/v1"
+
+[[models]]
+name = "scripted"
+provider = "lab"
+"""
 
 
 def environment(name: str, bench: Bench) -> dict[str, str]:
@@ -81,15 +95,20 @@ def environment(name: str, bench: Bench) -> dict[str, str]:
         }
     if name == "claude-agent-acp":
         return {"CLAUDE_CODE_EXECUTABLE": str(bench.bin_dir / "claude")}
+    if name == "vibe-acp":
+        (bench.home / ".vibe").mkdir()
+        (bench.home / ".vibe" / "config.toml").write_text(VIBE_SETTINGS.format(url=url))
     return {}
 
 
 @pytest.fixture(params=list(SHELLS))
 def lab(request: pytest.FixtureRequest, real_cli_bin: Path, tmp_path: Path) -> Iterator[Lab]:
     name = request.param
-    folder = real_cli_bin if name == "opencode" else bin_folder(wanted_versions(ACP_PACKAGE_JSON))
+    elsewhere = {"opencode": real_cli_bin, "vibe-acp": vibe_bin_folder()}
+    folder = elsewhere.get(name) or bin_folder(wanted_versions(ACP_PACKAGE_JSON))
     if not (folder / name).exists():
-        pytest.skip(f"{name} is not installed: run python -m tests.real_clis.install --acp")
+        how = "--vibe PYTHON (3.12 or newer)" if name == "vibe-acp" else "--acp"
+        pytest.skip(f"{name} is not installed: run python -m tests.real_clis.install {how}")
     with open_bench(tmp_path / "bench", real_cli_bin) as bench:
         program = str(folder / name)
         arguments = {"opencode": ["acp"], "goose": ["acp"], "qwen": ["--acp"]}.get(name, [])
@@ -126,7 +145,7 @@ def test_a_command_is_run_and_told(lab: Lab) -> None:
 
 
 # Goose is known to hang at its next prompt; claude-agent-acp does not run the command it is scripted to.
-@pytest.mark.parametrize("lab", ["opencode", "qwen", "codex-acp"], indirect=True)
+@pytest.mark.parametrize("lab", ["opencode", "qwen", "codex-acp", "vibe-acp"], indirect=True)
 def test_an_abort_ends_the_command_and_keeps_the_session(lab: Lab) -> None:
     began = lab.bench.workdir / "began"
 
@@ -155,6 +174,16 @@ def test_what_looks_like_a_command_reaches_the_model(lab: Lab) -> None:
     with lab.runtime.open_session(**lab.fields()) as session:
         assert done(session.execute("/help me")).text == "Read."
     assert any(request.occurrences("/help me") for request in lab.bench.server.requests)
+
+
+@pytest.mark.parametrize("lab", ["vibe-acp"], indirect=True)
+def test_usage_is_that_of_the_turn_also_after_the_session_was_taken_up(lab: Lab) -> None:
+    lab.bench.server.script([], then=Turn(text="Fine.", usage=Usage(10, 5)))
+    with lab.runtime.open_session(**lab.fields()) as session:
+        used = [session.run(words).usage for words in ("first words", "second words")]
+    with lab.runtime.open_session(**lab.fields(session_id=session.session_id)) as again:
+        used.append(again.run("third words").usage)
+    assert used == [AgentUsage(10, 5)] * 3
 
 
 @pytest.mark.parametrize("lab", ["opencode"], indirect=True)

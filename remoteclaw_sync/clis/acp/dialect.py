@@ -139,6 +139,7 @@ class AcpDialect(LiveDialect):
         self._instructed = False  # The agent has heard the instructions, and will remember.
         self._reports_usage = False
         self._cost: float | None = 0.0  # Of the whole session up to now; None if that is not known.
+        self._session_usage = AgentUsage()  # Likewise, where the agent counts so.
         self._turn = 0
         self._told: list[AgentEvent] = []  # To be told with the next event.
         self._shell_is_left = False  # A command may go on, though its turn was cancelled.
@@ -157,6 +158,7 @@ class AcpDialect(LiveDialect):
         self._refused: set[str] = set()  # Calls whose denial is known already.
         self._chunk_usage: Message = {}
         self._cost_before = self._cost
+        self._usage_before = self._session_usage
         self._answers = 0  # Of the model, as far as they can be told apart.
         self._has_results = False  # Of calls that the last one of them asked for.
 
@@ -508,12 +510,13 @@ class AcpDialect(LiveDialect):
         kind = text(update, "sessionUpdate")
         if kind == "usage_update":
             self._on_cost(update)
+            self._on_session_usage(update)
         elif kind == "config_option_update":
             self._options = objects(update, "configOptions") or self._options
         reader = UPDATES.get(kind)
         if reader is None:
             return None
-        if self._in_flight is None or self.outcome.terminal is not None:
+        if not self._is_in_turn:
             self._was_replayed = True
             return None  # History, or what is left of a turn that is over.
         self._has_begun = True
@@ -591,9 +594,21 @@ class AcpDialect(LiveDialect):
         cost = mapping(update, "cost")
         amount = number(cost, "amount")
         if amount is not None and text(cost, "currency") in ("", "USD"):
-            if self._in_flight is None or self.outcome.terminal is not None:
+            if not self._is_in_turn:
                 self._cost_before = amount  # Of the time before the turn.
             self._cost = amount
+
+    def _on_session_usage(self, update: Message) -> None:
+        """A session that is taken up begins with what it has used before."""
+        told = mapping(update, "_meta")
+        if self.profile.usage_of_session and "promptTokens" in told and not self._is_in_turn:
+            self._usage_before = self._session_usage = AgentUsage(
+                input_tokens=integer(told, "promptTokens"), output_tokens=integer(told, "completionTokens")
+            )
+
+    @property
+    def _is_in_turn(self) -> bool:
+        return self._in_flight is not None and self.outcome.terminal is None
 
     # --- what the agent asks ------------------------------------------------------------------------------------
 
@@ -778,6 +793,8 @@ class AcpDialect(LiveDialect):
             cache_write_tokens=_first(given, "cachedWriteTokens", "cached_write_tokens"),
         )
         self._reports_usage = self._reports_usage or usage != AgentUsage()
+        if self.profile.usage_of_session:
+            self._session_usage, usage = usage, _since(self._usage_before, usage)
         return None if usage == AgentUsage() else usage
 
     def at_exit(self, ended: Ended) -> Closing:
@@ -826,6 +843,12 @@ def _choices(option: Message) -> list[Message]:
 
 def _is_sub_agents(meta: Message) -> bool:
     return bool(text(mapping(meta, "claudeCode"), "parentToolUseId"))
+
+
+def _since(before: AgentUsage, now: AgentUsage) -> AgentUsage:
+    """What was used meanwhile."""
+    earlier, later = attrs.astuple(before), attrs.astuple(now)
+    return AgentUsage(*(max(after - used, 0) for used, after in zip(earlier, later, strict=True)))
 
 
 def _first(source: Message, *names: str) -> int:

@@ -52,6 +52,7 @@ class Profile:
         shells_survive: commands go on after their turn was cancelled.
         exits_at_eof: it exits when its stdin is closed.
         usage_is_certain: an answer without usage was cut.
+        usage_of_session: the usage it reports is that of the whole session so far.
         max_tokens_means: what kind of failure the stop reason "max_tokens" is.
         system_prompt_field: `session/new` takes further instructions in `_meta.systemPrompt`.
     """
@@ -84,6 +85,7 @@ class Profile:
     shells_survive: bool = False
     exits_at_eof: bool = True
     usage_is_certain: bool = False
+    usage_of_session: bool = False
     max_tokens_means: ErrorSubtype = "incomplete"
     system_prompt_field: bool = False
 
@@ -162,12 +164,13 @@ KNOWN: Mapping[str, Profile] = {
             shells_survive=True,
             exits_at_eof=False,
         ),
-        Profile(  # 3.0.3
+        Profile(  # 3.0.2
             name="vibe-acp",
             title="Mistral Vibe",
             command=("vibe-acp",),
             install="pip install mistral-vibe",
             login="start vibe once and log in",
+            usage_of_session=True,
         ),
         Profile(  # 0.99.1
             name="claude-agent-acp",

@@ -183,7 +183,8 @@ class ToolCalls:
 
 def _name_in(meta: Message) -> str:
     goose = mapping(mapping(meta, "goose"), "toolCall")
-    return text(mapping(meta, "claudeCode"), "toolName") or text(goose, "toolName") or text(meta, "toolName")
+    in_its_own_part = text(mapping(meta, "claudeCode"), "toolName") or text(goose, "toolName")
+    return in_its_own_part or text(meta, "toolName") or text(meta, "tool_name")
 
 
 def _sides(diff: Message) -> Message:
