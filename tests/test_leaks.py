@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TEST_VARIABLE, LeakLook
-from tests.fakes import Gate
+from tests.fakes import Gate, alive, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who belongs to a test")
 
@@ -35,10 +35,12 @@ def orphan(gates: tuple[Gate, Gate], **variables: str) -> Iterator[int]:
     there, leave = gates
     script = f"setsid sh -c 'echo $$ >{there.path}; read -r line <{leave.path}' >/dev/null 2>&1 &"
     subprocess.run(["sh", "-c", script], env={**os.environ, **variables}, check=True)
+    pid = there.wait()
     try:
-        yield there.wait()
+        yield pid
     finally:
         Path(leave.path).write_text("\n")
+        assert wait_until(lambda: not alive(pid))  # It may not have opened its side yet.
 
 
 def test_a_descriptor_that_stays_open_is_found(look: LeakLook) -> None:
