@@ -1,4 +1,4 @@
-"""What several CLIs need for the same reason: colours on stderr, byte order marks, image files."""
+"""What several CLIs need for the same reason: colours on stderr, byte order marks, image files, totals of usage."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 
 from ..files import open_regular
+from ..types import AgentUsage
 
 ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 
@@ -49,3 +50,16 @@ def check_is_file(field: str, path: str | os.PathLike[str]) -> None:
     if not os.path.isfile(path):
         what = "is not a regular file" if os.path.exists(path) else "does not exist"
         raise ValueError(f"{field}: {os.fspath(path)!r} {what}")
+
+
+def used_since(before: AgentUsage | None, total: AgentUsage) -> AgentUsage | None:
+    """What was used since then. None if it is not known how much of the total is older."""
+    if before is None:
+        return None
+    used = AgentUsage(
+        total.input_tokens - before.input_tokens,
+        total.output_tokens - before.output_tokens,
+        total.cache_read_tokens - before.cache_read_tokens,
+        total.cache_write_tokens - before.cache_write_tokens,
+    )
+    return used if min(used.to_dict().values()) >= 0 else None

@@ -18,7 +18,7 @@ from typing import Protocol
 from .. import errors
 from ..process import live_children as registry
 from ..process.clocks import Clock, PhaseClocks
-from ..process.ending import EndLatch, EndReason
+from ..process.ending import EndReason
 from ..process.greenlets import may_wait
 from ..process.inbox import Inbox
 from ..process.launch import (
@@ -56,7 +56,7 @@ class Host(Protocol):
 Join = Callable[["Channel", Launch], None]  # Finds the process, or starts one, and has it admit the channel.
 
 
-class Channel:
+class Channel(Inbox):
     """A `Transport`. `ChildProcess` says what its members mean.
 
     Args:
@@ -65,9 +65,9 @@ class Channel:
     """
 
     def __init__(self, setup: Setup, join: Join, clock: Clock = time.monotonic) -> None:
+        super().__init__(clock)
         self._setup = setup
         self._join = join
-        self._clock = clock
         self._owner = os.getpid()
         self.number = 0  # Of the session on its process; given by that.
         self.host: Host | None = None
@@ -77,7 +77,6 @@ class Channel:
         self.is_promised = False  # And said that it will.
         self.has_spoken = False  # The CLI knows of the session.
         self._wants_out = False
-        self._inbox = Inbox(clock)
         self.unsent: deque[bytes] = deque()  # Lines; taken by the supervisor.
         self._unsent_bytes = 0
         self._lock = threading.RLock()
@@ -88,7 +87,6 @@ class Channel:
         self._may_run_tool: Callable[[bytes], bool] | None = None
         self._runs_tool: Callable[[], bool] | None = None
         self._life = LifeSigns(0)
-        self.ending = EndLatch()
         self._clocks = PhaseClocks(clock)
         self._thread: threading.Thread | None = None
         self._finished = threading.Event()
@@ -142,16 +140,6 @@ class Channel:
         return os.getpid() == self._owner
 
     # --- for the consumer -------------------------------------------------------------------------------------
-
-    def receive(self, timeout: float | None = None) -> bytes | None:
-        chunk = self._inbox.take(timeout, self._is_waited_for)
-        if chunk is None:
-            self.ending.claim(EndReason.EXITED)
-        return chunk
-
-    @property
-    def heard_in_time(self) -> bool:
-        return self._inbox.in_time
 
     def expect_exit(self, expected: bool, linger: float | None = None) -> None:
         """The process stays when a session has said its last word."""
@@ -214,11 +202,6 @@ class Channel:
             self._wants_out = True
             self._wake()
 
-    def _claim_end(self, reason: EndReason) -> None:
-        if self.ending.reason is None:
-            self._inbox.mark_the_time()
-        self.ending.claim(reason)
-
     def request_close(self) -> None:
         self.request_end(EndReason.CLOSED)
 
@@ -250,9 +233,7 @@ class Channel:
             self.host.wake()
 
     def forget_after_fork(self) -> None:
-        self._inbox.forget()
-        self.ending = EndLatch()
-        self.ending.claim(EndReason.CLOSED)
+        self._forget_inbox()
         self._setup.forget_after_fork()
 
     # --- for the supervisor of the process --------------------------------------------------------------------
@@ -267,11 +248,11 @@ class Channel:
             self._clocks.last_life = self._clock()
         if self._observer is not None:
             self._observer.said(block)
-        self._inbox.put(block)
-        self._inbox.wake()
+        self._put(block)
+        self._wake_consumer()
         if self._loans and any(loan.is_over(block) for loan in self._loans):
             self._give_back()
-        return self._inbox.pending <= self._max_pending
+        return self._pending <= self._max_pending
 
     def logged(self) -> None:
         """A sign of life on stderr that can only be about this session."""
@@ -291,7 +272,7 @@ class Channel:
         return self.tools_outstanding or self._tool_call_unread() or ask(self._runs_tool)
 
     def _tool_call_unread(self) -> bool:
-        return self._inbox.says(partial(ask, self._may_run_tool))
+        return self._has_unread(partial(ask, self._may_run_tool))
 
     def leave(self, reason: EndReason | None, patience: float) -> None:
         """The CLI is told to forget the session."""
@@ -314,7 +295,7 @@ class Channel:
         finally:
             registry.discard(self)
             self._finished.set()
-            self._inbox.end()
+            self._put_end()
 
     def finish_elsewhere(self) -> None:
         """The same in a thread of its own: the process goes on, and taking things away may take a while."""

@@ -23,7 +23,7 @@ from . import live_children as registry
 from .abort_listener import AbortListener
 from .backend import Backend, NewBackend, Unborn
 from .clocks import FOREVER, Clock, PhaseClocks, TimerFactory, Watchdog
-from .ending import EndLatch, EndReason
+from .ending import EndReason
 from .greenlets import may_wait
 from .inbox import Inbox
 from .launch import (
@@ -64,7 +64,7 @@ GUARD_DELAY_AFTER_WORDS = 0.0005
 WATCHDOG_DELAY = 2.0  # Seconds: the watchdog is a thread, and a short run goes without.
 
 
-class ChildProcess:
+class ChildProcess(Inbox):
     """A child and its supervisor. `start`, `receive`, `expect_exit` and `tools_outstanding` are for the consumer; the
     rest may be called from any thread.
 
@@ -94,7 +94,7 @@ class ChildProcess:
         self._launch: Launch  # From `prepare` on, and so before the first chunk.
         self._loans: tuple[Loan, ...] = ()
         self._observer: Observer | None = None
-        self._inbox = Inbox(clock)
+        super().__init__(clock)
         self._max_pending = 0
         self._paused = False
         # Input that the supervisor must still pass to the backend. Signal handlers and the GC may re-enter the lock.
@@ -106,7 +106,6 @@ class ChildProcess:
         self._farewell: bytes | None = None
         self._farewell_patience = FAREWELL_PATIENCE
         self._tail = Tail()
-        self.ending = EndLatch()
         self._owner = os.getpid()
         self._thread: threading.Thread | None = None
         self._finished = threading.Event()
@@ -147,23 +146,6 @@ class ChildProcess:
                 self._listener.detach()
             self._end_without_child(SpawnFailure(errors.SPAWN_FAILED, f"cannot start a thread: {error}"))
 
-    def receive(self, timeout: float | None = None) -> bytes | None:
-        """The next bytes of the events stream, or None when the child is gone and everything has been read. Blocks.
-
-        Raises TimeoutError if nothing has come within `timeout` seconds. After None, every further call returns None.
-        """
-        chunk = self._inbox.take(timeout)
-        if chunk is None:
-            self.ending.claim(EndReason.EXITED)
-        elif self._paused and self._inbox.pending <= self._max_pending // 2:
-            self._wake()
-        return chunk
-
-    @property
-    def heard_in_time(self) -> bool:
-        """Whether the current chunk came before we asked the child to end: a CLI may finish its turn on SIGTERM."""
-        return self._inbox.in_time
-
     def expect_exit(self, expected: bool, linger: float | None = None) -> None:
         """The CLI has sent its final message (or, after all, has not): it may stay only for the linger time.
 
@@ -171,7 +153,7 @@ class ChildProcess:
         """
         if not expected:
             self._last_word_at = self._exit_expected_at = None
-        elif not self._inbox.chunks:
+        elif not self._chunks:
             now = self._clock()
             if self._last_word_at is None:
                 self._last_word_at = now
@@ -271,11 +253,6 @@ class ChildProcess:
         """Have the exchange look around. Does not block."""
         self._wake()
 
-    def _claim_end(self, reason: EndReason) -> None:
-        if self.ending.reason is None:
-            self._inbox.mark_the_time()
-        self.ending.claim(reason)
-
     def _wake(self) -> None:
         self._must_look = True
         self._backend.wake()
@@ -318,9 +295,7 @@ class ChildProcess:
 
     def forget_after_fork(self) -> None:
         """In a forked copy of the host, where nothing would ever fill the queue: the run is over here."""
-        self._inbox.forget()
-        self.ending = EndLatch()
-        self.ending.claim(EndReason.CLOSED)
+        self._forget_inbox()
         self._backend.forget_after_fork()
         self._setup.forget_after_fork()
         if self._exchange is not None:
@@ -356,7 +331,7 @@ class ChildProcess:
             if self._exchange is not None:
                 self._exchange.gone()
             # Last: once the consumer has it, this thread is practically gone, and close() need not wait for it.
-            self._inbox.end()
+            self._put_end()
 
     def _prepare(self) -> bool:
         """Whether there is now a child to spawn."""
@@ -415,12 +390,12 @@ class ChildProcess:
                     return
                 self._next_look_at = self._without_watchdog(due, now)
             due = self._next_look_at
-            if self._inbox.chunks:
+            if self._chunks:
                 if self._guard_at != FOREVER:
                     self._guard_at = min(self._guard_at, now + GUARD_DELAY_AFTER_WORDS)
                     self._next_look_at = due = min(due, self._guard_at)
                 # As late as this: until the supervisor lets go of the interpreter, the consumer could only wait for it.
-                self._inbox.wake()
+                self._wake_consumer()
             backend.wait(None if due == FOREVER else min(max(due - now, 0.0), LONGEST_SLEEP))
             now = clock()
 
@@ -489,17 +464,19 @@ class ChildProcess:
 
     def _tool_call_unread(self) -> bool:
         """Whether a consumer that lags behind may have a tool call still to read."""
-        return self._inbox.says(partial(ask, self._launch.may_run_tool))
+        return self._has_unread(partial(ask, self._launch.may_run_tool))
 
     def _apply_back_pressure(self, now: float) -> None:
-        full = self._inbox.pending >= self._max_pending
+        full = self._pending >= self._max_pending
         if full and not self._paused:
             self._paused = True
+            self._tell_at = self._max_pending // 2
             self._must_look = True  # Again: the consumer may have caught up before it could see this.
             self._backend.pause_reading()
-        elif self._paused and self._inbox.pending <= self._max_pending // 2:
+        elif self._paused and self._pending <= self._tell_at:
             self._clocks.last_life = now  # It was kept waiting, which is not silence.
             self._paused = False
+            self._tell_at = -1
             self._backend.resume_reading()
 
     def _on_events(self, chunk: bytes) -> None:
@@ -511,12 +488,12 @@ class ChildProcess:
             return
         if self._observer is not None:
             self._observer.said(chunk)  # First, so that what the consumer sees is on record if it crashes the host.
-        self._inbox.put(chunk)
-        if self._inbox.pending >= self._max_pending:
+        self._put(chunk)
+        if self._pending >= self._max_pending:
             self._must_look = True
         # Here and not in the consumer, which may not come back for a long time.
         if self._loans and any(loan.is_over(chunk) for loan in self._loans):
-            self._inbox.wake()
+            self._wake_consumer()
             self._give_back()
 
     def _give_back(self) -> None:
@@ -537,4 +514,4 @@ class ChildProcess:
         self._finished.set()
         if self._exchange is not None:
             self._exchange.gone()
-        self._inbox.end()
+        self._put_end()

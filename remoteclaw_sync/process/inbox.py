@@ -1,4 +1,4 @@
-"""What a process has said and its consumer has not taken yet."""
+"""The receiving half of a transport: what was said and its consumer has not taken yet."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from .clocks import Clock
+from .ending import EndLatch, EndReason
 
 # If a signal (Ctrl-C) comes just before the main thread waits for a lock, CPython handles it only after the wait.
 SIGNAL_PATIENCE = 0.1
@@ -16,7 +17,7 @@ LONGEST_WORD = 64  # Bytes: a text to look for may be cut by the end of a chunk.
 
 
 class Inbox:
-    """Chunks in the order they came; None is the end. One thread puts them in, another takes them out.
+    """Chunks in the order they came; None is the end. One thread puts them in, the consumer takes them out.
 
     Not a Queue: an exception in the consumer inside a Queue could leave its lock held, and the other thread would wait
     for it for ever.
@@ -24,55 +25,42 @@ class Inbox:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.chunks: deque[bytes | None] = deque()
+        self.ending = EndLatch()
+        self._chunks: deque[bytes | None] = deque()
         self._arrived = _locked()  # Released when something has arrived.
         self._bytes_in = 0  # Written by the thread that puts.
         self._bytes_out = 0  # Written by the consumer alone.
-        self._bytes_in_time: int | None = None
+        self._bytes_at_end: int | None = None
         self._in_hand = b""
-
-    # --- for the thread that puts -----------------------------------------------------------------------------
-
-    def put(self, chunk: bytes) -> None:
-        """The consumer is not woken yet: it could only wait for the interpreter."""
-        self._bytes_in += len(chunk)
-        self.chunks.append(chunk)
-
-    def end(self) -> None:
-        """Nothing more will come."""
-        self.chunks.append(None)
-        self.wake()
-
-    def wake(self) -> None:
-        """Have the consumer look."""
-        try:
-            self._arrived.release()
-        except RuntimeError:
-            pass  # It was released before, and the consumer has not been here since.
+        self._tell_at = -1  # Let the other side know when the consumer has no more than so many bytes to take.
 
     # --- for the consumer -------------------------------------------------------------------------------------
 
-    def take(self, timeout: float | None, must_not_wait: Callable[[], bool] | None = None) -> bytes | None:
-        """The next chunk; None, again and again, at the end. Blocks.
+    def receive(self, timeout: float | None = None) -> bytes | None:
+        """The next bytes of the events stream, or None when the child is gone and everything has been read. Blocks.
 
-        Raises TimeoutError if none has come within `timeout` seconds, or `must_not_wait` says so.
+        Raises TimeoutError if nothing has come within `timeout` seconds. After None, every further call returns None.
         """
         self._in_hand = b""
-        if not self.chunks:
-            self._wait(timeout, must_not_wait)
-        chunk = self.chunks[0]
-        if chunk is not None:
-            del self.chunks[0]
-            self._in_hand = chunk
-            self._bytes_out += len(chunk)
+        if not self._chunks:
+            self._wait_for_chunk(timeout)
+        chunk = self._chunks[0]
+        if chunk is None:
+            self.ending.claim(EndReason.EXITED)
+            return None
+        del self._chunks[0]
+        self._in_hand = chunk
+        self._bytes_out += len(chunk)
+        if self._tell_at >= 0 and self._pending <= self._tell_at:
+            self._wake()
         return chunk
 
-    def _wait(self, timeout: float | None, must_not_wait: Callable[[], bool] | None) -> None:
+    def _wait_for_chunk(self, timeout: float | None) -> None:
         in_main_thread = threading.get_ident() == threading.main_thread().ident
         patience = SIGNAL_PATIENCE if in_main_thread else EXCEPTION_PATIENCE
         until = None if timeout is None else self._clock() + timeout
-        while not self.chunks:
-            if must_not_wait is not None and must_not_wait():
+        while not self._chunks:
+            if self._is_waited_for():
                 raise TimeoutError
             if until is not None:
                 left = until - self._clock()
@@ -82,33 +70,59 @@ class Inbox:
             self._arrived.acquire(timeout=patience)
 
     @property
-    def in_time(self) -> bool:
-        """Whether the current chunk came before `mark_the_time`."""
-        return self._bytes_in_time is None or self._bytes_out <= self._bytes_in_time
+    def heard_in_time(self) -> bool:
+        """Whether the current chunk came before we asked the child to end: a CLI may finish its turn on SIGTERM."""
+        return self._bytes_at_end is None or self._bytes_out <= self._bytes_at_end
 
-    # --- for anyone -------------------------------------------------------------------------------------------
+    # --- for the other side -----------------------------------------------------------------------------------
+
+    def _is_waited_for(self) -> bool:
+        """Whether the consumer's thread must not wait, because it has other work to do first."""
+        return False
+
+    def _wake(self) -> None:
+        """Have the other side look around."""
+        raise NotImplementedError
+
+    def _put(self, chunk: bytes) -> None:
+        """The consumer is not woken yet: it could only wait for the interpreter."""
+        self._bytes_in += len(chunk)
+        self._chunks.append(chunk)
+
+    def _put_end(self) -> None:
+        """Nothing more will come."""
+        self._chunks.append(None)
+        self._wake_consumer()
+
+    def _wake_consumer(self) -> None:
+        try:
+            self._arrived.release()
+        except RuntimeError:
+            pass  # It was released before, and the consumer has not been here since.
+
+    def _claim_end(self, reason: EndReason) -> None:
+        if self.ending.reason is None:
+            self._bytes_at_end = self._bytes_in
+        self.ending.claim(reason)
 
     @property
-    def pending(self) -> int:
-        """Bytes that the consumer has not taken yet."""
+    def _pending(self) -> int:
         return self._bytes_in - self._bytes_out
 
-    def mark_the_time(self) -> None:
-        """What comes from now on is not `in_time`."""
-        self._bytes_in_time = self._bytes_in
-
-    def says(self, may_say: Callable[[bytes], bool]) -> bool:
-        """Whether `may_say` finds something in what the consumer has in hand or has not taken yet."""
+    def _has_unread(self, looked_for: Callable[[bytes], bool]) -> bool:
+        """Whether this is in what a consumer that lags behind has not read to its end."""
         before = b""
-        for chunk in (self._in_hand, *self.chunks):
-            if chunk and may_say(before + chunk):
+        for chunk in (self._in_hand, *self._chunks):
+            if chunk and looked_for(before + chunk):
                 return True
             before = chunk[-LONGEST_WORD:] if chunk else b""
         return False
 
-    def forget(self) -> None:
-        """In a forked copy of the host, where nobody puts anything in any more."""
-        self.chunks, self._arrived = deque([None]), _locked()
+    def _forget_inbox(self) -> None:
+        """In a forked copy of the host, where nothing would ever come: it is over here."""
+        self._chunks, self._arrived = deque([None]), _locked()
+        self.ending = EndLatch()
+        self.ending.claim(EndReason.CLOSED)
 
 
 def _locked() -> threading.Lock:

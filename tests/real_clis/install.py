@@ -111,10 +111,8 @@ def install_vibe(python: str) -> Path:
     with _only_installer(folder.parent):
         if not complete.exists():
             shutil.rmtree(folder, ignore_errors=True)
-            for command in (
-                [python, "-m", "venv", folder],
-                [folder / "bin" / "python", "-m", "pip", "install", "-q", VIBE],
-            ):
+            pip = [str(folder / "bin" / "python"), "-m", "pip"]
+            for command in ([python, "-m", "venv", str(folder)], [*pip, "install", "-q", VIBE]):
                 if subprocess.run(command, stdin=subprocess.DEVNULL, timeout=NPM_TIMEOUT_SECONDS).returncode != 0:
                     raise InstallError(f"{VIBE} cannot be installed with {python}")
             complete.touch()

@@ -40,6 +40,7 @@ from ...types import (
 )
 from ...wire.fields import Message, integer, mapping, number, objects, text, wording
 from ...wire.jsonrpc import METHOD_NOT_FOUND, Answered, Called, Failed, Peer, RequestId, answer_in
+from ..shared import used_since
 from .profiles import UNKNOWN, Profile
 from .prompt import blocks, instruction_block, is_command
 from .switchboard import CANCELLED, INITIALIZE, PERMISSION, VERSION
@@ -794,7 +795,7 @@ class AcpDialect(LiveDialect):
         )
         self._reports_usage = self._reports_usage or usage != AgentUsage()
         if self.profile.usage_of_session:
-            self._session_usage, usage = usage, _since(self._usage_before, usage)
+            self._session_usage, usage = usage, used_since(self._usage_before, usage) or usage
         return None if usage == AgentUsage() else usage
 
     def at_exit(self, ended: Ended) -> Closing:
@@ -843,12 +844,6 @@ def _choices(option: Message) -> list[Message]:
 
 def _is_sub_agents(meta: Message) -> bool:
     return bool(text(mapping(meta, "claudeCode"), "parentToolUseId"))
-
-
-def _since(before: AgentUsage, now: AgentUsage) -> AgentUsage:
-    """What was used meanwhile."""
-    earlier, later = attrs.astuple(before), attrs.astuple(now)
-    return AgentUsage(*(max(after - used, 0) for used, after in zip(earlier, later, strict=True)))
 
 
 def _first(source: Message, *names: str) -> int:

@@ -22,6 +22,7 @@ from ...types import (
     PermissionDenial,
 )
 from ...wire.fields import Message, mapping, number, objects, plain_text, strings, text
+from ..shared import used_since
 from .messages import (
     StreamedBlock,
     Totals,
@@ -30,7 +31,6 @@ from .messages import (
     failure_message,
     failure_subtype,
     is_failed_server_result,
-    less,
     readable_stderr,
     retry_warning,
     usage_of,
@@ -88,7 +88,7 @@ class ClaudeDialect(Dialect):
         self._tool_names: dict[str, str] = {}  # Tool calls reported so far, by id.
         self._tool_failures: dict[str, str] = {}
         self._api_error_kind = ""
-        self._usage = AgentUsage()
+        self._usage: AgentUsage | None = None  # Of the turns of this prompt, as far as they were told.
         self._counted: set[object] = set()  # Messages of the model whose tokens are in `so_far`.
         self._asked_with = AgentUsage()
         self._agents: set[str] = set()  # Sub-agents at work, for which Claude does not end.
@@ -367,13 +367,15 @@ class ClaudeDialect(Dialect):
     def _account(self, line: Message) -> None:
         outcome, before, said = self.outcome, self._before, account_of(line)
         self._totals = Totals(said.total, said.cost or 0.0, said.api_duration or 0.0)
-        self._usage += said.of_turn if said.recent is None else said.recent
+        used = said.of_turn if said.recent is None else said.recent
+        self._usage = used if self._usage is None else self._usage + used
         if said.recent is not None:
             outcome.usage = self._usage
             outcome.total_cost_usd = (outcome.total_cost_usd or 0.0) + said.recent_cost
         else:
             # The process's own total is right also where the turns' numbers leave out sub-agents and fallbacks.
-            outcome.usage = less(said.total, before.usage) if said.total != AgentUsage() else self._usage
+            of_process = used_since(before.usage, said.total) if said.total != AgentUsage() else None
+            outcome.usage = of_process or self._usage
             if said.cost is not None:
                 outcome.total_cost_usd = max(said.cost - before.cost, 0.0)
         if said.api_duration is not None:

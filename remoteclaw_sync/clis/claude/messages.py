@@ -105,12 +105,6 @@ class Totals:
     api_duration: float = 0.0
 
 
-def less(total: AgentUsage, before: AgentUsage) -> AgentUsage:
-    """What has been used since `before`."""
-    names = (field.name for field in attrs.fields(AgentUsage))
-    return AgentUsage(**{name: max(getattr(total, name) - getattr(before, name), 0) for name in names})
-
-
 @attrs.frozen(kw_only=True)
 class Account:
     """What a `result` line says of usage, cost and time."""

@@ -37,10 +37,11 @@ from ...types import (
 )
 from ...wire.fields import Message, integer, items, mapping, strings, text, wording
 from ...wire.jsonrpc import METHOD_NOT_FOUND, Answered, Called, Failed, Peer, RequestId, answer_in
+from ..shared import used_since
 from . import mcp as codex_mcp
 from . import stderr as codex_stderr
 from .app_items import as_exec_item
-from .dialect import EXIT_SUBTYPES, RETRY_WORD, CodexDialect, used_since
+from .dialect import EXIT_SUBTYPES, RETRY_WORD, CodexDialect
 from .items import TOOL_ITEMS
 from .switchboard import INITIALIZE, LOGIN, NEEDED, refusal
 

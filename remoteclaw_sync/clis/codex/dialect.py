@@ -24,6 +24,7 @@ from ...types import (
     PermissionDenial,
 )
 from ...wire.fields import Message, items, mapping, text, wording
+from ..shared import used_since
 from . import stderr as codex_stderr
 from .items import TOOL_ITEMS, ToolItem, Utterance, denial_reason, todo_output
 from .rollout import ThreadCounter, usage_of
@@ -289,19 +290,6 @@ def _used_by_this_run(line: Message, before: AgentUsage | None) -> AgentUsage | 
     """`usage` counts from the thread's beginning."""
     counts = mapping(line, "usage")
     return used_since(before, usage_of(counts)) if counts else None
-
-
-def used_since(before: AgentUsage | None, total: AgentUsage) -> AgentUsage | None:
-    """What was used since then. None if it is not known how much of the total is older."""
-    if before is None:
-        return None
-    used = AgentUsage(
-        total.input_tokens - before.input_tokens,
-        total.output_tokens - before.output_tokens,
-        total.cache_read_tokens - before.cache_read_tokens,
-        total.cache_write_tokens - before.cache_write_tokens,
-    )
-    return used if min(used.to_dict().values()) >= 0 else None
 
 
 def _subtype_of_failure(message: str, code: str | None) -> ErrorSubtype:
