@@ -86,7 +86,8 @@ def test_a_run_is_ended_when_the_model_has_been_asked_often_enough(name: str, wa
         # The third request may be on its way when the second is known to have called a tool.
         assert len(cli_bench.server.requests) in (2, 3)
         assert result.usage is not None
-        assert result.usage.output_tokens in (5, 10, 15)
+        # 11: of a third that was cut, the API has told the 1 with which each message begins.
+        assert result.usage.output_tokens in (5, 10, 11, 15)
         check_goes_on(verbs, way, cli_bench, given)
 
 
