@@ -80,14 +80,19 @@ class AnswerFormat:
 
     def read(self, *texts: str) -> Any:
         """The value in the first of these texts that has one. Raises ArgumentError, which says what is wrong."""
-        said = ""
-        for text in texts:
-            said = said or text
-            found = _json_in(text)
-            if found:
-                return self.checked(self._meant(found))
-        if not said.strip():
+        said = next((text for text in texts if text.strip()), None)
+        if said is None:
             raise ArgumentError(f"{ROOT}: there is none")
+        try:
+            for text in texts:
+                found = _json_in(text)
+                if found:
+                    return self.checked(self._meant(found))
+        except ArgumentError:
+            if self.hint is not str:
+                raise
+        if self.hint is str:
+            return said  # Any text is one, also without quotes.
         raise ArgumentError(f"{ROOT}: expected JSON, got {_quoted(said)}")
 
     def _meant(self, found: list[Any]) -> Any:

@@ -70,6 +70,25 @@ def test_an_answer_that_is_no_object_may_come_with_its_wrapper_or_without(hint: 
 
 
 @pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('"Paris"', "Paris"),
+        ('{"value": "Paris"}', "Paris"),
+        ("Paris, as of [1].", "Paris, as of [1]."),
+        ('{"value": "Paris", "sure": true}', '{"value": "Paris", "sure": true}'),
+        ("42", "42"),
+        ("```sh\nls\n```", "```sh\nls\n```"),
+        ("[" * 100_000, "[" * 100_000),
+    ],
+)
+def test_any_words_are_an_answer_that_is_to_be_a_text(text: str, value: str) -> None:
+    answer = AnswerFormat.of(str)
+    assert answer.read(text, f"Before. {text}") == value
+    with pytest.raises(ArgumentError, match="there is none"):
+        answer.read(" ", "")
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", "answer: there is none"),
