@@ -30,6 +30,7 @@ from remoteclaw_sync import (
 )
 from remoteclaw_sync.clis.opencode import stderr as opencode_stderr
 from remoteclaw_sync.clis.opencode.config import merged, overlaid
+from remoteclaw_sync.clis.opencode.http_messages import JSON_TYPE, answer_line, rung_line
 from remoteclaw_sync.clis.opencode.live import OpenCodeLiveDialect
 from remoteclaw_sync.clis.opencode.live_settings import SessionSettings
 from remoteclaw_sync.clis.opencode.store import SessionStore
@@ -835,3 +836,10 @@ def test_an_error_whose_event_comes_late_is_waited_for_and_is_not_one_of_the_nex
     server.answer("POST /session/ses_1/message", {"info": good})
     server.event("session.idle")
     assert server.dialect.outcome.terminal == "success"
+
+
+def test_our_own_clock_is_no_life_of_the_agents() -> None:
+    """A timer that the turn before has left would let a silent model live for its five seconds longer."""
+    dialect = OpenCodeLiveDialect()
+    assert dialect.is_life(answer_line(7, 200, JSON_TYPE, b"true"))
+    assert not dialect.is_life(rung_line(7))

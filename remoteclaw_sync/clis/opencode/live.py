@@ -38,7 +38,7 @@ ANSWER_SECONDS = 60.0
 HANDSHAKE_SECONDS = 120.0  # A folder's first request starts its MCP servers.
 MESSAGES_READ = 100  # Of those that may have been missed.
 
-NOT_LIFE = (b'"server.heartbeat"', b'"session.status"')
+NOT_LIFE = (b'"server.heartbeat"', b'"session.status"', b'"result":"rung"')  # The last is our own clock.
 FEW_BYTES = 8_192
 
 NO_MODEL_OF_ITS_OWN = "opencode keeps the model of its session: give set_model() a name"
