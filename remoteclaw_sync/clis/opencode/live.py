@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import attrs
+
 from ... import errors
 from ...engine.dialect import Extracted
 from ...engine.outcome import Closing, Ended, RunOutcome
@@ -78,6 +80,10 @@ class OpenCodeLiveDialect(LiveMessages):
         self._settled: set[str] = set()  # Messages after which the session was idle.
         self._settling = False
         self._ends_when_idle = False
+
+    def recall(self, facts: Mapping[str, Any]) -> None:
+        super().recall(facts)
+        self.settings = attrs.evolve(self.settings, servers=tuple(self._servers))
 
     @property
     def is_ready(self) -> bool:
