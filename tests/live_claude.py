@@ -250,6 +250,19 @@ class Claude:
         """A request that no client knows; its answer is told."""
         self.do_text(json.dumps(self.request(subtype=subtype)["subtype"]))
 
+    def do_both(self, subtype: str, tool_id: str, name: str) -> None:
+        """Such a request and one for permission, in one piece."""
+        asked = {"subtype": "can_use_tool", "tool_name": name, "input": {}, "tool_use_id": tool_id}
+        requests = {str(uuid.uuid4()): request for request in ({"subtype": subtype}, asked)}
+        lines = [
+            json.dumps({"type": "control_request", "request_id": number, "request": request}) + "\n"
+            for number, request in requests.items()
+        ]
+        with self.out:
+            sys.stdout.write("".join(lines))
+            sys.stdout.flush()
+        self.wait_for(lambda: all(number in self.answers for number in requests))
+
     def request(self, **request: Any) -> dict[str, Any]:
         number = str(uuid.uuid4())
         self.say(type="control_request", request_id=number, request=request)

@@ -441,6 +441,7 @@ class LiveSession(Session):
             said = self.dialect.answer(request, decision)
         except Exception:  # noqa: BLE001 - whatever it is (nested too deep), the CLI must not be left waiting
             said = self.dialect.answer(request, Deny(FAILED))
+        self._say()  # First what came before, so that the order does not depend on how many lines came at once.
         self._send(said)
 
     def remembers(self, request: PermissionRequest) -> bool:

@@ -33,6 +33,7 @@ WILD = frozenset(
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 RANDOM = re.compile(rf"{UUID}|\b[a-z]{{2,6}}_[0-9A-Za-z]{{12,}}|\b[0-9a-f]{{16,}}\b", re.IGNORECASE)
 PATH = re.compile(r"(?:[A-Za-z]:)?(?:[\\/][^\s\\/\"':,;?&=]+){2,}")
+FOLDER = re.compile(r"(?<=[?&]directory=)[^&\s]*")  # In the path of a request.
 MASKED = re.compile(rf"{re.escape(MASK)}\**|\*{{3,}}")
 
 
@@ -47,7 +48,7 @@ def kind_of(line: Mapping[str, Any]) -> str:
     method = line.get("method")
     if method is not None:
         path = line.get("path")
-        return f"{method} {RANDOM.sub('*', path)}" if isinstance(path, str) else str(method)
+        return FOLDER.sub("*", f"{method} {RANDOM.sub('*', path)}" if isinstance(path, str) else str(method))
     return str(line.get("type") or ("an error" if "error" in line else "an answer"))
 
 
@@ -125,4 +126,4 @@ def _same_text(recorded: str, sent: str, names: Names) -> bool:
 
 def _plain(text: str) -> str:
     """Without what is another one each time."""
-    return PATH.sub("<path>", RANDOM.sub("<id>", text))
+    return PATH.sub("<path>", RANDOM.sub("<id>", FOLDER.sub("<folder>", text)))

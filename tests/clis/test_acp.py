@@ -568,6 +568,7 @@ def test_an_error_is_told_once_with_its_kind_and_the_session_goes_on(tmp_path: P
         ("codex-acp", "/help", ["/help"]),
         ("claude-agent-acp", "see @file, a@b.c", ["see @\u200bfile, a@b.c"]),
         ("claude-agent-acp", "/help", ["\u200b/help"]),
+        ("opencode", "/etc/passwd is a file", ["\u200b", "/etc/passwd is a file"]),
     ],
 )
 def test_what_looks_like_syntax_is_guarded_as_the_agent_needs_it(profile: str, prompt: str, said: list[str]) -> None:

@@ -18,18 +18,23 @@ from remoteclaw_sync import (
     AgentErrorEvent,
     AgentEvent,
     AgentExecuteParams,
+    AgentPermissionEvent,
     AgentRunResult,
     AgentTextEvent,
     AgentThinkingEvent,
     AgentToolResultEvent,
     AgentToolUseEvent,
     AgentUsage,
+    Allow,
+    Deny,
     OpenCodeCliRuntime,
+    PermissionRequest,
     ReplayRuntime,
     errors,
 )
 from remoteclaw_sync.clis.opencode import stderr as opencode_stderr
 from remoteclaw_sync.clis.opencode.config import merged, overlaid
+from remoteclaw_sync.clis.opencode.http_messages import JSON_TYPE, answer_line, rung_line
 from remoteclaw_sync.clis.opencode.live import OpenCodeLiveDialect
 from remoteclaw_sync.clis.opencode.live_settings import SessionSettings
 from remoteclaw_sync.clis.opencode.store import SessionStore
@@ -784,7 +789,7 @@ class Server:
     def __init__(self) -> None:
         self.dialect = OpenCodeLiveDialect()
         self.dialect.settings = SessionSettings(directory="/project")
-        self.asked: dict[str, Any] = {}  # What it was asked and has not answered: the ids of the requests.
+        self.asked: list[Any] = []  # What it was asked and has not answered: the requests.
         self.told: list[Any] = []
         self.prompts = 0
 
@@ -792,9 +797,33 @@ class Server:
         self.prompts += 1
         self._hear(self.dialect.begin_turn(AgentExecuteParams(prompt="hello")))
 
-    def answer(self, method: str, body: Any) -> None:
-        name = next(name for name in self.asked if name.startswith(method))
-        self._say({"id": self.asked.pop(name), "result": {"status": 200, "body": body}})
+    def answer(self, method: str, body: Any, status: int = 200) -> Any:
+        request = next(request for request in self.asked if request["method"].startswith(method))
+        self.asked.remove(request)
+        self._say({"id": request["id"], "result": {"status": status, "body": body}})
+        return request["params"].get("body")
+
+    def begin_session(self) -> None:
+        self.begin()
+        self.ready()
+        self.answer("GET /session/status", {})
+        self.answer("POST /session", {"id": "ses_1"})
+
+    def is_asked(self, method: str) -> bool:
+        return any(request["method"].startswith(method) for request in self.asked)
+
+    def call(self, name: str, tool: str, status: str = "running") -> None:
+        state = {"status": status, "input": {"for": name}}
+        part = {"id": f"prt_{name}", "sessionID": "ses_1", "messageID": "msg_1", "type": "tool", "state": state}
+        self.event("message.part.updated", part={**part, "tool": tool, "callID": name})
+
+    def ask_about(self, name: str, permission: str) -> PermissionRequest:
+        self.event("permission.asked", id=f"per_{name}", permission=permission, tool={"callID": name})
+        assert isinstance(self.told[-1], AgentPermissionEvent)
+        return self.told[-1].request
+
+    def decide(self, request: PermissionRequest, decision: Allow | Deny) -> None:
+        self._hear(self.dialect.answer(request, decision))
 
     def event(self, kind: str, **properties: Any) -> None:
         self._say({"payload": {"type": kind, "properties": {"sessionID": "ses_1", **properties}}})
@@ -808,17 +837,12 @@ class Server:
         self.dialect.outbox.clear()
 
     def _hear(self, data: bytes | None) -> None:
-        for line in (data or b"").splitlines():
-            request = json.loads(line)
-            self.asked[request["method"]] = request["id"]
+        self.asked += [json.loads(line) for line in (data or b"").splitlines()]
 
 
 def test_an_error_whose_event_comes_late_is_waited_for_and_is_not_one_of_the_next_turn() -> None:
     server = Server()
-    server.begin()
-    server.ready()
-    server.answer("GET /session/status", {})
-    server.answer("POST /session", {"id": "ses_1"})
+    server.begin_session()
     failure = {"name": "APIError", "data": {"message": "scripted failure", "statusCode": 400}}
     answer = {"id": "msg_1", "sessionID": "ses_1", "role": "assistant", "error": failure}
     server.event("message.updated", info=answer)
@@ -835,3 +859,73 @@ def test_an_error_whose_event_comes_late_is_waited_for_and_is_not_one_of_the_nex
     server.answer("POST /session/ses_1/message", {"info": good})
     server.event("session.idle")
     assert server.dialect.outcome.terminal == "success"
+
+
+ANSWERED_WITH_CALLS = {"id": "msg_1", "sessionID": "ses_1", "role": "assistant", "finish": "tool-calls"}
+
+
+def asked_about_an_edit_beside_a_shell() -> tuple[Server, PermissionRequest]:
+    """The model has called both. A shell takes its time to ask for permission."""
+    server = Server()
+    server.begin_session()
+    server.event("message.updated", info=ANSWERED_WITH_CALLS)
+    server.call("edit", "write")
+    server.call("shell", "bash")
+    return server, server.ask_about("edit", "edit")
+
+
+def test_a_no_waits_for_the_call_beside_it_to_ask_which_opencode_would_refuse_along_with_it() -> None:
+    server, edit = asked_about_an_edit_beside_a_shell()
+    server.decide(edit, Deny("No edits."))
+    server.answer("WAIT", None)
+    assert not server.is_asked("POST /permission")
+    server.decide(server.ask_about("shell", "bash"), Allow())
+    assert server.answer("POST /permission/per_shell/reply", True) == {"reply": "once"}
+    refusal = server.answer("POST /permission/per_edit/reply", True)
+    assert refusal == {"reply": "reject", "message": "No edits."}
+
+
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_a_no_does_not_wait_for_a_call_that_ends_without_asking_or_not_at_all(by_itself: bool) -> None:
+    server, edit = asked_about_an_edit_beside_a_shell()
+    server.decide(edit, Deny("No edits."))
+    if by_itself:
+        server.call("shell", "bash", "completed")
+    else:
+        server.answer("WAIT", None)
+        server.answer("WAIT", None)  # Its patience is over.
+    assert server.is_asked("POST /permission/per_edit/reply")
+
+
+@pytest.mark.parametrize(
+    ("decision", "reason", "codes"),
+    [(Allow(), "Make it again if it is still needed.", ["CLI_WARNING"]), (Deny("No shells."), "No shells.", [])],
+)
+def test_the_model_is_told_of_a_call_that_was_refused_along_with_another(
+    decision: Allow | Deny, reason: str, codes: list[str]
+) -> None:
+    """OpenCode ends the turn then, as if all were well."""
+    server, edit = asked_about_an_edit_beside_a_shell()
+    server.decide(edit, Deny("No edits."))
+    server.answer("WAIT", None)
+    server.answer("WAIT", None)
+    server.decide(server.ask_about("shell", "bash"), decision)
+    while server.is_asked("WAIT"):
+        server.answer("WAIT", None)
+    server.answer("POST /permission/per_shell/reply", {"_tag": "PermissionNotFoundError"}, status=404)
+    assert [event.code for event in server.told if isinstance(event, AgentErrorEvent)] == codes
+    server.call("edit", "write", "error")
+    server.call("shell", "bash", "error")
+    server.answer("POST /session/ses_1/message", {"info": ANSWERED_WITH_CALLS})
+    server.event("session.idle")
+    assert server.dialect.outcome.terminal is None
+    (part,) = server.answer("POST /session/ses_1/message", {"info": {**ANSWERED_WITH_CALLS, "finish": "stop"}})["parts"]
+    assert part["text"].startswith("These were refused:\n- bash: ")
+    assert part["text"].endswith(reason)
+
+
+def test_our_own_clock_is_no_life_of_the_agents() -> None:
+    """A timer that the turn before has left would let a silent model live for its five seconds longer."""
+    dialect = OpenCodeLiveDialect()
+    assert dialect.is_life(answer_line(7, 200, JSON_TYPE, b"true"))
+    assert not dialect.is_life(rung_line(7))

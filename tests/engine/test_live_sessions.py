@@ -168,6 +168,14 @@ def test_a_request_that_nobody_knows_is_answered_with_an_error(tmp_path: Path) -
         assert session.run(steps(["control", "something new"])).text == '"error"'
 
 
+def test_requests_are_answered_in_their_order_even_if_they_come_at_once(tmp_path: Path) -> None:
+    """A recording is played line by line, and has to find the same order."""
+    with open_session(tmp_path, approve=lambda request: True) as session:
+        session.run(steps(["both", "something new", "t1", "Bash"]))
+    answers = [line["response"]["subtype"] for line in heard_by(tmp_path) if line["type"] == "control_response"]
+    assert answers == ["error", "success"]
+
+
 # --- one turn at a time ---------------------------------------------------------------------------------------
 
 

@@ -187,6 +187,14 @@ def test_usage_is_that_of_the_turn_also_after_the_session_was_taken_up(lab: Lab)
 
 
 @pytest.mark.parametrize("lab", ["opencode"], indirect=True)
+def test_a_path_at_the_beginning_reaches_the_model(lab: Lab) -> None:
+    """OpenCode takes it for a command that it does not know, and ends the turn."""
+    lab.bench.server.script([], then=Turn(text="Read."))
+    with lab.runtime.open_session(**lab.fields()) as session:
+        assert done(session.execute("/etc/passwd is a file")).text == "Read."
+
+
+@pytest.mark.parametrize("lab", ["opencode"], indirect=True)
 def test_a_port_that_an_agent_opens_is_closed_to_everybody_else(lab: Lab) -> None:
     public = {"OPENCODE_CONFIG_CONTENT": json.dumps({"server": {"hostname": "0.0.0.0", "port": 5555}})}
     lab.bench.server.script([], then=Turn(text="Hello."))

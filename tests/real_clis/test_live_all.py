@@ -16,9 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from remoteclaw_sync import (
+    AgentDoneEvent,
     AgentEvent,
     AgentPermissionEvent,
     AgentRun,
@@ -33,6 +35,8 @@ from remoteclaw_sync import (
     Deny,
     McpServerConfig,
     PermissionRequest,
+    Recording,
+    ReplayRuntime,
     SessionBusyError,
     SessionFields,
 )
@@ -826,6 +830,30 @@ def test_python_functions_and_mcp_servers_are_tools_in_every_turn_and_gone_after
             assert result.text == "Done."
         assert not [command for command in bench.processes().values() if "top-secret-value" in command]
     assert bench.processes() == {}
+
+
+def test_a_recorded_session_is_played_again(live: LiveCli, bench: Bench, tmp_path: Path) -> None:
+    """With a yes, a no and a process that was killed. In a replay nothing is known of folder and servers."""
+    asks_about(live, bench, "yes", "no")
+
+    def taped(session: AgentSession, prompt: str) -> list[AgentEvent]:
+        events, result = finished(session.execute(prompt))
+        return [*events, AgentDoneEvent(attrs.evolve(result, duration_ms=0, stderr=""))]
+
+    command, *arguments = bench.mcp_command()
+    recording = Recording(tmp_path / "session.jsonl", redact=False)
+    with live.runtime(record=recording).open_session(
+        working_directory=bench.workdir,
+        mcp_servers={"lab": McpServerConfig(command, tuple(arguments))},
+        approve=lambda request: made_by(request) == "yes" or Deny("Not that."),
+    ) as session:
+        before = [taped(session, prompt) for prompt in ("yes", "no")]
+        kill(session.pid)
+        bench.server.script([Turn(text=["Af", "ter."])])
+        before.append(taped(session, "after"))
+    assert [events[-1].result.text for events in before] == ["Told.", "Told.", "After."]  # type: ignore[union-attr]
+    with ReplayRuntime(tmp_path / "session.jsonl").open_session() as session:
+        assert [taped(session, prompt) for prompt in ("yes", "no", "after")] == before
 
 
 def test_a_single_run_over_a_live_connection_is_like_any_run(live: LiveCli, bench: Bench) -> None:

@@ -157,6 +157,20 @@ def test_of_calls_made_together_each_is_decided_by_itself_and_the_model_hears_wh
     assert b"Because of call_b." in bench.server.requests[3].raw
 
 
+def test_a_no_leaves_a_call_alone_whose_request_comes_later_and_the_model_has_the_last_word(bench: Bench) -> None:
+    """The first command of a process is asked about a second after an edit, and a refusal takes all open calls."""
+    shell = bench.opencode.shell_call(f"touch {bench.workdir / 'made'}", "call_shell")
+    edit = bench.opencode.write_file_call(bench.workdir / "edited", "x", "call_edit")
+    bench.server.script([Turn(tool_calls=[edit, shell]), Turn(text="Done.")])
+    with OpenCodeCliRuntime().open_session(
+        working_directory=bench.workdir, approve=lambda request: request.tool_name == "bash"
+    ) as session:
+        result = session.run("go")
+    assert [(bench.workdir / name).exists() for name in ("made", "edited")] == [True, False]
+    assert [denial.tool_id for denial in result.permission_denials] == ["call_edit"]
+    assert result.text == "Done."
+
+
 def test_a_sub_agent_asks_too_and_its_words_are_not_the_answer(bench: Bench) -> None:
     inner = Turn(text="inner words", tool_calls=[bench.opencode.shell_call("touch made", "call_in")], usage=Usage(7, 2))
     bench.server.respond(delegating(inner, Turn(text="inner answer", usage=Usage(5, 1))))

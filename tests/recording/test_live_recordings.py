@@ -25,7 +25,7 @@ from remoteclaw_sync import (
     ReplayRuntime,
     UnsupportedOperationError,
 )
-from remoteclaw_sync.recording.matching import Names, difference
+from remoteclaw_sync.recording.matching import Names, difference, kind_of
 from remoteclaw_sync.runtime import CLIRuntimeBase
 from tests.engine import live
 from tests.engine.live import steps
@@ -290,6 +290,17 @@ def test_ids_folders_and_versions_may_differ_and_words_may_not() -> None:
     assert difference(line, {**line, "more": 1}, names) == "more is new"
     masked = json.loads(json.dumps(line).replace('"hi"', '"[redacted]"'))
     assert difference(masked, {**other, "params": {**other["params"], "text": "anything"}}, names) is None
+
+
+def test_the_folder_in_the_path_of_a_request_may_differ_and_the_rest_of_it_may_not() -> None:
+    line, other, another = (
+        {"id": 1, "method": f"GET /session?directory={folder}&limit={limit}", "params": {}}
+        for folder, limit in (("%2Fa%2Fb", 1), ("%2F", 1), ("%2F", 2))
+    )
+    assert difference(line, other, Names()) is None
+    assert kind_of(line) == kind_of(other)
+    assert difference(line, another, Names()) == "method has another value"
+    assert kind_of(line) != kind_of(another)
 
 
 def test_runs_and_sessions_are_not_taken_for_each_other(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class Profile:
         password_variable: the variable that keeps others out of a port that it opens.
         modes: names of modes, instead of the usual ones.
         opening: characters that make a prompt a command if it begins with one of them.
+        takes_paths: a path there is taken for a command, too.
         looks_at_last_block: and not only at the first one.
         expands_at: an `@name` in a prompt is replaced by what is in that file.
         name_in_id: a pattern for the ids of tool calls one of whose groups (name, named) is the tool's name.
@@ -67,6 +68,7 @@ class Profile:
     password_variable: str = ""
     modes: Mapping[PermissionMode, tuple[str, ...]] = attrs.field(factory=dict)
     opening: str = "/"
+    takes_paths: bool = False
     looks_at_last_block: bool = False
     expands_at: bool = False
     name_in_id: re.Pattern[str] | None = None
@@ -143,6 +145,7 @@ KNOWN: Mapping[str, Profile] = {
             arguments=("--hostname=127.0.0.1", "--mdns=false"),
             env={"OPENCODE_SERVER_USERNAME": None},
             password_variable="OPENCODE_SERVER_PASSWORD",
+            takes_paths=True,  # And swallowed: the turn ends at once.
             title_is_name=True,
             shares=True,
         ),

@@ -40,7 +40,9 @@ def instruction_block(instructions: str, profile: Profile) -> Message:
 def is_command(prompt: str, profile: Profile) -> bool:
     """Whether the agent might take this for a command of its own. (A command's name has no slash in it.)"""
     first = FIRST_WORD.match(prompt)
-    return first is not None and first[1][0] in profile.opening and "/" not in first[1][1:]
+    if first is None or first[1][0] not in profile.opening:
+        return False
+    return profile.takes_paths or "/" not in first[1][1:]
 
 
 def _guarded(words: str, profile: Profile) -> str:

@@ -1,8 +1,8 @@
 """A child that is talked to by HTTP: `opencode acp` opens a server, and ends when its stdin does.
 
 What is sent are lines `{"id", "method": "POST /session", "params": {"body", "limit"}}`; what comes back are the answers
-`{"id", "result": {"status", "type", "body"}}` and the server's events, as it sends them. `WAIT` is answered after
-`limit` seconds, and `END` closes the child's stdin.
+`{"id", "result": {"status", "type", "body"}}` and the server's events, as it sends them. `WAIT` is answered (`{"id",
+"result": "rung"}`) after `limit` seconds, and `END` closes the child's stdin.
 """
 
 from __future__ import annotations

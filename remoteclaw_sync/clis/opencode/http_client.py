@@ -27,6 +27,7 @@ from .http_messages import (
     answer_line,
     failure_line,
     request_bytes,
+    rung_line,
 )
 
 logger = logging.getLogger(__name__)
@@ -202,7 +203,7 @@ class HttpClient:
         rung = [timer for timer in self._timers if timer[0] <= now]
         if rung:
             self._timers = [timer for timer in self._timers if timer[0] > now]
-            self._say(b"".join(answer_line(number, 200, "", b"") for _, number in rung))
+            self._say(b"".join(rung_line(number) for _, number in rung))
 
     def _begin(self, ask: Ask) -> None:
         self._connect(_Request(self, ask))

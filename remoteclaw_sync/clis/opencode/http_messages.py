@@ -168,6 +168,11 @@ def answer_line(number: int, status: int, media_type: str, body: bytes) -> bytes
     return b'{"id":%d,"result":{"status":%d,"type":%b,"body":%b}}\n' % (number, status, kind, told)
 
 
+def rung_line(number: int) -> bytes:
+    """That the time is over which was to be waited, as a line for the dialect."""
+    return b'{"id":%d,"result":"rung"}\n' % number
+
+
 def failure_line(number: int, message: str) -> bytes:
     """That there is no answer, as a line for the dialect."""
     return json.dumps({"id": number, "error": {"code": 0, "message": message}}).encode() + b"\n"

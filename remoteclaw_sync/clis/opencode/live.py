@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import attrs
+
 from ... import errors
 from ...engine.dialect import Extracted
 from ...engine.outcome import Closing, Ended, RunOutcome
@@ -38,7 +40,7 @@ ANSWER_SECONDS = 60.0
 HANDSHAKE_SECONDS = 120.0  # A folder's first request starts its MCP servers.
 MESSAGES_READ = 100  # Of those that may have been missed.
 
-NOT_LIFE = (b'"server.heartbeat"', b'"session.status"')
+NOT_LIFE = (b'"server.heartbeat"', b'"session.status"', b'"result":"rung"')  # The last is our own clock.
 FEW_BYTES = 8_192
 
 NO_MODEL_OF_ITS_OWN = "opencode keeps the model of its session: give set_model() a name"
@@ -78,6 +80,10 @@ class OpenCodeLiveDialect(LiveMessages):
         self._settled: set[str] = set()  # Messages after which the session was idle.
         self._settling = False
         self._ends_when_idle = False
+
+    def recall(self, facts: Mapping[str, Any]) -> None:
+        super().recall(facts)
+        self.settings = attrs.evolve(self.settings, servers=tuple(self._servers))
 
     @property
     def is_ready(self) -> bool:

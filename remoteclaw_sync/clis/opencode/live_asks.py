@@ -33,6 +33,10 @@ from .rules import Rule, denies, read_rules
 # How long a request waits for the call that it is about, which has the arguments and comes right after it.
 CALL_SECONDS = 1.0
 HOLD_SECONDS = 0.1  # In which requests of calls that were made together arrive.
+# How long a refusal waits for calls that run and have not asked yet: a shell's first request may take a second, and
+# OpenCode would refuse it along with the other. Some will not ask before: two edits of a file, or what needs no asking.
+MOST_HOLD_SECONDS = 5.0
+GONE = 404
 QUESTION_TOOL = "question"
 # Asked for beside the permission of the tool itself.
 ABOUT_THE_CALL = ("external_directory", "doom_loop")
@@ -40,6 +44,7 @@ ABOUT_THE_CALL = ("external_directory", "doom_loop")
 NO_OTHER_INPUT = "opencode cannot change the arguments of a call, so it was refused"
 RULED_OUT = "The user's configuration denies this tool call."
 REFUSED_TOO = "These were refused:"
+CANCELLED = "It was not made, because another call was refused. Make it again if it is still needed."
 WITHDRAWN = "opencode did not wait for the answer about {}: it has refused it along with another call, or was stopped"
 
 Request = Callable[..., None]  # (method, then, body)
@@ -83,6 +88,10 @@ class Asks:
         self._waiting: dict[str, _Ask] = {}  # For their call.
         self._held: dict[str, list[tuple[_Ask, str]]] = {}  # Refusals, by session.
         self._on_their_way: dict[str, int] = {}  # Permissions, by session.
+        self._impatient: set[str] = set()  # Sessions whose refusals wait for no call any more.
+        self._running: dict[str, str] = {}  # Calls that are made, and their sessions.
+        self._decided: set[str] = set()  # Those of them that were asked about.
+        self._withdrawn: dict[str, _Ask] = {}  # Requests that OpenCode has refused by itself.
         self._unheard: list[str] = []  # Refusals that the model has not been told the reason of.
 
     def begin(self, settings: SessionSettings) -> None:
@@ -102,6 +111,10 @@ class Asks:
         self._waiting.clear()
         self._held.clear()
         self._on_their_way.clear()
+        self._impatient.clear()
+        self._running.clear()
+        self._decided.clear()
+        self._withdrawn.clear()
 
     def note_agent(self, session: str, agent: str) -> None:
         if agent:
@@ -151,6 +164,13 @@ class Asks:
         found = [ask for ask in self._waiting.values() if ask.call_id == call_id]
         return [self._tell(ask, call) for ask in found]
 
+    def note_call(self, session: str, call_id: str, status: str) -> None:
+        """How a call goes: one that is made may ask yet."""
+        if status == "running":
+            self._running[call_id] = session
+        elif self._running.pop(call_id, None) is not None:
+            self._release(session)
+
     def _tell(self, ask: _Ask, call: tuple[str, Message] | None) -> AgentEvent:
         self._waiting.pop(ask.id, None)
         self._open[ask.id] = ask
@@ -191,9 +211,16 @@ class Asks:
     def on_gone(self, properties: Message) -> None:
         """It has been answered, by whomever."""
         name = text(properties, "requestID")
-        gone = self._open.pop(name, None) or self._waiting.pop(name, None)
-        if gone is not None:
-            self._release(gone.session)
+        told, untold = self._open.pop(name, None), self._waiting.pop(name, None)
+        gone = told or untold
+        if gone is None:
+            return
+        if text(properties, "reply") == "reject":
+            if told is not None:
+                self._withdrawn[name] = told
+            else:
+                self._note_unheard(gone, CANCELLED)
+        self._release(gone.session)
 
     def read_again(self, directory: str, then: Callable[[Message], None]) -> None:
         """Ask for those that are open, because some may have been missed."""
@@ -214,6 +241,9 @@ class Asks:
         """The caller's answer; gives what the caller is to know of it."""
         ask = self._open.pop(request.id, None)
         if ask is None:
+            gone = self._withdrawn.pop(request.id, None)
+            if gone is not None:
+                self._note_unheard(gone, CANCELLED if isinstance(decision, Allow) else decision.message)
             if isinstance(decision, Allow):
                 return [AgentErrorEvent(WITHDRAWN.format(request.tool_name), errors.CLI_WARNING)]
             return []
@@ -224,6 +254,7 @@ class Asks:
             return []
         if ask.is_question:
             self._post(ask, "reply", {"answers": _in_order(request.questions, decision.answers or {})})
+            self._decided.add(ask.call_id)
             self._release(ask.session)
             return []
         if decision.input is not None and dict(decision.input) != dict(request.input):
@@ -235,33 +266,56 @@ class Asks:
 
     def _allow(self, ask: _Ask) -> None:
         session = ask.session
+        if ask.permission not in ABOUT_THE_CALL:  # After those the tool itself may ask.
+            self._decided.add(ask.call_id)
         self._on_their_way[session] = self._on_their_way.get(session, 0) + 1
 
         def heard(answer: Answered | Failed) -> None:
-            if session in self._on_their_way:
-                self._on_their_way[session] -= 1
-                self._release(session)
+            if session not in self._on_their_way:
+                return
+            if _is_gone(answer):
+                self._late(AgentErrorEvent(WITHDRAWN.format(ask.permission), errors.CLI_WARNING))
+                self._note_unheard(ask, CANCELLED)
+            self._on_their_way[session] -= 1
+            self._release(session)
 
         self._post(ask, "reply", {"reply": "once"}, heard)
 
     def _refuse(self, ask: _Ask, message: str) -> None:
         """Not before all others that are open are decided: a refusal takes them with it."""
-        self._held.setdefault(ask.session, []).append((ask, message))
-        self._request("WAIT", lambda answer: self._release(ask.session), limit=HOLD_SECONDS)
+        session = ask.session
+        self._decided.add(ask.call_id)
+        held = self._held.setdefault(session, [])
+        held.append((ask, message))
+
+        def waited_long_enough(answer: Answered | Failed) -> None:
+            if self._held.get(session) is held:
+                self._impatient.add(session)
+                self._release(session)
+
+        self._request("WAIT", lambda answer: self._release(session), limit=HOLD_SECONDS)
+        if len(held) == 1:
+            self._request("WAIT", waited_long_enough, limit=MOST_HOLD_SECONDS)
 
     def _release(self, session: str) -> None:
         undecided = any(ask.session == session for ask in (*self._open.values(), *self._waiting.values()))
         if undecided or self._on_their_way.get(session):
             return
+        may_ask = any(of == session and call not in self._decided for call, of in self._running.items())
+        if may_ask and session not in self._impatient:
+            return
+        self._impatient.discard(session)
         held = self._held.pop(session, [])
         questions = [refusal for refusal in held if refusal[0].is_question]
         calls = [refusal for refusal in held if not refusal[0].is_question]
         for ask, message in (*calls[:1], *questions):  # The other calls go with the first.
             self._say_no(ask, message)
-        if session == self.root:
-            self._unheard += [
-                f"{ask.permission or QUESTION_TOOL}: {message}" for ask, message in (*calls[1:], *questions)
-            ]
+        for ask, message in (*calls[1:], *questions):
+            self._note_unheard(ask, message)
+
+    def _note_unheard(self, ask: _Ask, message: str) -> None:
+        if ask.session == self.root:
+            self._unheard.append(f"{ask.permission or QUESTION_TOOL}: {message}")
 
     def take_unheard(self) -> str:
         """What the model is to be told of refusals, in words; nothing, if it knows."""
@@ -269,10 +323,16 @@ class Asks:
         return "\n".join([REFUSED_TOO, *(f"- {refusal}" for refusal in unheard)]) if unheard else ""
 
     def _say_no(self, ask: _Ask, message: str) -> None:
+        outcome = self._outcome
+
+        def heard(answer: Answered | Failed) -> None:
+            if _is_gone(answer) and outcome is self._outcome:
+                self._note_unheard(ask, message)
+
         if ask.is_question:
             self._post(ask, "reject", {})
         else:
-            self._post(ask, "reply", {"reply": "reject", "message": message})
+            self._post(ask, "reply", {"reply": "reject", "message": message}, heard)
 
     def _post(self, ask: _Ask, verb: str, body: Message, then: Any = None) -> None:
         kind = "question" if ask.is_question else "permission"
@@ -282,6 +342,12 @@ class Asks:
     def _note_denial(self, tool: str, reason: str, call_id: str) -> None:
         self.refused.add(call_id)
         self._outcome.permission_denials.append(PermissionDenial(tool, reason, call_id or None))
+
+
+def _is_gone(answer: Answered | Failed) -> bool:
+    """Whether OpenCode does not wait for this decision any more."""
+    result = answer.result if isinstance(answer, Answered) else None
+    return isinstance(result, dict) and result.get("status") == GONE
 
 
 def _in_order(questions: Iterable[Mapping[str, Any]], answers: Mapping[str, Any]) -> list[list[str]]:

@@ -118,6 +118,7 @@ class LiveMessages(LiveDialect, OpenCodeDialect, abc.ABC):
             self._parents[child] = call_id
         self._told += self._parts.on_tool(part, self._parents.get(text(part, "sessionID")))
         self._told += self._asks.on_call(call_id, self._parts.call(call_id))
+        self._asks.note_call(text(part, "sessionID"), call_id, text(state, "status"))
         if text(state, "status") == "error" and call_id not in self._asks.refused:
             self._asks.refused.add(call_id)  # It may be told again.
             self._note_tool(part, state)

@@ -184,9 +184,16 @@ class OpenCodeCliRuntime(DialectRuntime):
         opencode_mcp.repair_config(folder)
         self._servers = params.mcp_servers
         self._door = Door(_free_port(), secrets.token_urlsafe(32))
+        self.dialect.settings = self._live_settings(params, folder)
+
+    def stand_in(self, params: AgentExecuteParams) -> None:
+        assert isinstance(self.dialect, OpenCodeLiveDialect)
+        self.dialect.settings = self._live_settings(params, "/")
+
+    def _live_settings(self, params: AgentExecuteParams, folder: str) -> SessionSettings:
         fields, _ = split_arguments(params.extra_args)
         agent = fields.get("agent")
-        self.dialect.settings = SessionSettings(
+        return SessionSettings(
             directory=folder,
             session_id=params.session_id,
             model=params.model,
