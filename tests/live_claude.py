@@ -3,8 +3,9 @@
     python -I -S live_claude.py <folder> [the arguments of the real one]
 
 A prompt that is a JSON list is what it does in the turn, step by step; any other prompt is answered with "re: " and the
-prompt. It remembers its conversations in the folder, one file each, so another process can resume them, and keeps there
-all that it was sent (`<pid>.in`) and how it was started (`<pid>.start`).
+prompt, unless the folder has the steps of that prompt (`<prompt>.steps`). It remembers its conversations in the folder,
+one file each, so another process can resume them, and keeps there all that it was sent (`<pid>.in`) and how it was
+started (`<pid>.start`).
 """
 
 from __future__ import annotations
@@ -174,6 +175,10 @@ class Claude:
         )
 
     def steps(self, words: str) -> list[Any]:
+        path = os.path.join(self.folder, words + ".steps")
+        if os.path.exists(path):
+            with open(path) as file:
+                words = file.read()
         try:
             steps = json.loads(words)
         except ValueError:

@@ -3,7 +3,8 @@
     python -I -S live_codex.py <folder> app-server [further arguments]
 
 A prompt that is a JSON list is what it does in the turn, step by step; any other prompt is answered with "re: " and the
-prompt. It keeps in the folder all that it was sent (`<pid>.in`), how it was started (`<pid>.start`) and its threads.
+prompt, unless the folder has the steps of that prompt (`<prompt>.steps`). It keeps in the folder all that it was sent
+(`<pid>.in`), how it was started (`<pid>.start`) and its threads.
 """
 
 from __future__ import annotations
@@ -39,6 +40,14 @@ class Codex:
     def note(self, kind: str, words: str) -> None:
         with open(os.path.join(self.folder, f"{os.getpid()}.{kind}"), "a") as file:
             file.write(words)
+
+    def beside(self, prompt: str) -> str:
+        """What the folder has for this prompt, or the prompt."""
+        path = os.path.join(self.folder, prompt + ".steps")
+        if not os.path.exists(path):
+            return prompt
+        with open(path) as file:
+            return file.read()
 
     def run(self) -> None:
         self.note("start", json.dumps({"argv": self.arguments, "env": dict(os.environ)}))
@@ -143,7 +152,7 @@ class Thread:
         self.tell("turn/started", turn=turn)
         try:
             try:
-                steps = json.loads(words)
+                steps = json.loads(self.codex.beside(words))
             except ValueError:
                 steps = [["text", f"re: {words}"]]
             for name, *arguments in steps:

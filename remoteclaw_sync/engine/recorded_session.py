@@ -8,6 +8,7 @@ from ..recording.recorder import Recording
 from ..recording.session_recorder import SessionRecorder
 from ..types import AgentExecuteParams, Allow, Deny, PermissionRequest
 from .agent import Agent
+from .approval import STOCK_WORDS
 from .live_session import LiveSession
 from .setup import RunSetup
 from .transport import Transport
@@ -153,7 +154,8 @@ class RecordedLiveSession(LiveSession):
         super().start()
 
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> None:
-        self._recorder.decided(request, decision)
+        has_reason = isinstance(decision, Deny) and decision.message not in STOCK_WORDS
+        self._recorder.decided(request, decision, has_reason=has_reason)
         super().answer(request, decision)
 
     def steer(self, text: str, interrupt: bool) -> None:

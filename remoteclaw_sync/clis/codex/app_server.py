@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from ... import errors
-from ...engine.approval import FAILED, NOBODY_TO_ASK, REFUSED
+from ...engine.approval import STOCK_WORDS
 from ...engine.classify import classify_error
 from ...engine.dialect import Extracted
 from ...engine.live_dialect import LiveDialect
@@ -60,7 +60,6 @@ OPENING_PATIENCE = 600.0  # Seconds for the thread: it may have MCP servers to w
 RETRIES_BYTES = 8_192
 NO_SKILL = "/dev/null"
 SKILL_NAME = re.compile(r"\$([A-Za-z0-9_:-]+)")
-STOCK_WORDS = (REFUSED, NOBODY_TO_ASK, FAILED)  # They say no more than Codex itself does.
 
 # In `thread/start`. "default" leaves the sandbox to the user's configuration: a read-only one if that has none.
 THREAD_MODES: Mapping[PermissionMode, Mapping[str, str]] = {
@@ -653,7 +652,8 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         if isinstance(decision, Deny):
             self._refused.add(request.tool_id)
             if decision.message not in STOCK_WORDS and not decision.stop and self._turn is not None:
-                # Codex has no place for a reason. Said before the answer, it is heard after the call.
+                # Codex has no place for a reason. Said before the answer, it is heard after the call. (The stock words
+                # say no more than Codex itself does.)
                 what = "question was not answered" if method == QUESTION_REQUEST else "call was refused"
                 words = f"The {what}: {decision.message}"
                 given = {"threadId": self._thread, "input": self._said(words), "expectedTurnId": self._turn}
