@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -279,6 +280,19 @@ class Claude:
     def do_await_further(self) -> None:
         """Until there are further words, which are left to the next turn."""
         self.wait_for(lambda: self.waiting)
+
+    def do_helper(self, path: str) -> None:
+        """A process that is ours for good; its id is in the file."""
+        self.note_process(subprocess.Popen(["sleep", "1000"]).pid, path)
+
+    def do_daemon(self, path: str) -> None:
+        """The shell tool starts one that leaves its group and its parent."""
+        script = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
+        self.note_process(int(subprocess.check_output(["sh", "-c", script])), path)
+
+    def note_process(self, pid: int, path: str) -> None:
+        with open(path, "w") as file:
+            file.write(str(pid))
 
     def do_touch(self, path: str) -> None:
         with open(path, "w"):

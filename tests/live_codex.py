@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import threading
 import uuid
@@ -237,6 +238,13 @@ class Thread:
         self.wait_for(lambda: number in self.answers)
         answer = self.answers.pop(number)
         self.do_text(json.dumps(answer.get("result") or answer["error"]["code"]), f"answer_{number}")
+
+    def do_daemon(self, path: str) -> None:
+        """The shell tool starts one that leaves its group and its parent; its id is in the file."""
+        script = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
+        env = {**os.environ, "CODEX_SESSION_ID": self.name}
+        with open(path, "wb") as file:
+            file.write(subprocess.check_output(["sh", "-c", script], env=env))
 
     def do_take_in(self) -> None:
         self.wait_for(lambda: self.steered)

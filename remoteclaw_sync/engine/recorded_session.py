@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..process.ending import EndLatch, EndReason
-from ..process.launch import Exit, Limits, Phase, SpawnFailure
+from ..process.launch import Exit, Limits, Phase, SpawnFailure, Strays
 from ..recording.recorder import Recording
 from ..recording.session_recorder import SessionRecorder
 from ..types import AgentExecuteParams, Allow, Deny, PermissionRequest
@@ -111,6 +111,9 @@ class RecordedTransport:
 
     def let_go(self) -> None:
         self._transport.let_go()
+
+    def end_strays(self, strays: Strays) -> None:
+        self._transport.end_strays(strays)
 
     def request_end(self, reason: EndReason) -> None:
         self._transport.request_end(reason)

@@ -191,6 +191,10 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
     def is_lost(self) -> bool:
         return self._is_refused
 
+    @property
+    def word_of_tools(self) -> str | None:
+        return f"CODEX_SESSION_ID={self._thread}"
+
     # --- what is said to Codex ------------------------------------------------------------------------------
 
     def opening(self, fields: AgentExecuteParams) -> bytes:
