@@ -582,6 +582,7 @@ class LiveSession(Session):
                 self._hold()
                 process.begin_phase(Phase.IDLE, Limits(wall_clock=self.idle_timeout))
                 if self._tools_from is not None and self._latch.reason is not EndReason.EXITED:
+                    self._setup.interrupted()
                     process.end_strays(Strays(self._tools_from, boot_ticks(), self.dialect.word_of_tools))
                 return
             if is_over:

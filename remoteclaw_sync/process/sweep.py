@@ -256,7 +256,10 @@ def _descends(stat: Stat, ancestor: int) -> bool:
 
 
 def _has_word(pid: int, word: str | None) -> bool:
-    return word is None or word.encode() in _content(f"/proc/{pid}/environ").split(b"\0")
+    try:
+        return word is None or word.encode() in _content(f"/proc/{pid}/environ").split(b"\0")
+    except OSError:
+        return False  # Gone meanwhile, or another user's.
 
 
 def _grips(marks: Marks) -> Iterator[Grip]:

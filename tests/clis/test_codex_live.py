@@ -354,6 +354,20 @@ def test_in_the_default_mode_an_approver_is_asked_for_everything_and_what_it_all
     assert (thread["approvalPolicy"], "sandbox" in thread) == (policy, False)
 
 
+def test_empty_folders_of_the_sandbox_are_gone_after_an_interrupt_while_the_process_stays(
+    runtime: CodexCliRuntime, fields: SessionFields, tmp_path: Path
+) -> None:
+    folder = tmp_path / ".codex"
+    with opened(runtime, fields) as session:
+        run = session.start(steps(["folder", str(folder)], ["text", "x"], ["hang"]))
+        for event in run:
+            if event.type == "text":
+                assert folder.is_dir()
+                run.abort()
+        assert not folder.exists()
+        assert session.pid is not None
+
+
 def test_empty_folders_of_the_sandbox_are_gone_with_the_process(
     runtime: CodexCliRuntime, fields: SessionFields, tmp_path: Path
 ) -> None:
