@@ -210,9 +210,17 @@ class Thread:
         for count in range(number):
             self.do_delta(f"{words}{count} ")
 
-    def do_child(self, *steps: list[Any]) -> None:
+    def do_agent(self, call: str, *steps: list[Any]) -> None:
+        """The call that starts a sub-agent, and what that does."""
+        thread = str(uuid.uuid4())
+        item = {"type": "collabAgentToolCall", "id": call, "tool": "spawnAgent", "prompt": "go"}
+        self.tell("item/started", item={**item, "status": "inProgress", "receiverThreadIds": []})
+        self.tell("item/completed", item={**item, "status": "completed", "receiverThreadIds": [thread]})
+        self.do_child(*steps, thread=thread)
+
+    def do_child(self, *steps: list[Any], thread: str | None = None) -> None:
         """A sub-agent, which does these."""
-        child = Thread(self.codex, str(uuid.uuid4()), {})
+        child = Thread(self.codex, thread or str(uuid.uuid4()), {})
         child.turn_id = str(uuid.uuid4())
         self.codex.threads[child.name] = child
         child.tell("thread/status/changed")
