@@ -3,8 +3,9 @@
     python -I -S live_claude.py <folder> [the arguments of the real one]
 
 A prompt that is a JSON list is what it does in the turn, step by step; any other prompt is answered with "re: " and the
-prompt. It remembers its conversations in the folder, one file each, so another process can resume them, and keeps there
-all that it was sent (`<pid>.in`) and how it was started (`<pid>.start`).
+prompt, unless the folder has the steps of that prompt (`<prompt>.steps`). It remembers its conversations in the folder,
+one file each, so another process can resume them, and keeps there all that it was sent (`<pid>.in`) and how it was
+started (`<pid>.start`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -174,6 +176,10 @@ class Claude:
         )
 
     def steps(self, words: str) -> list[Any]:
+        path = os.path.join(self.folder, words + ".steps")
+        if os.path.exists(path):
+            with open(path) as file:
+                words = file.read()
         try:
             steps = json.loads(words)
         except ValueError:
@@ -287,6 +293,19 @@ class Claude:
     def do_await_further(self) -> None:
         """Until there are further words, which are left to the next turn."""
         self.wait_for(lambda: self.waiting)
+
+    def do_helper(self, path: str) -> None:
+        """A process that is ours for good; its id is in the file."""
+        self.note_process(subprocess.Popen(["sleep", "1000"]).pid, path)
+
+    def do_daemon(self, path: str) -> None:
+        """The shell tool starts one that leaves its group and its parent."""
+        script = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
+        self.note_process(int(subprocess.check_output(["sh", "-c", script])), path)
+
+    def note_process(self, pid: int, path: str) -> None:
+        with open(path, "w") as file:
+            file.write(str(pid))
 
     def do_touch(self, path: str) -> None:
         with open(path, "w"):

@@ -3,13 +3,15 @@
     python -I -S live_codex.py <folder> app-server [further arguments]
 
 A prompt that is a JSON list is what it does in the turn, step by step; any other prompt is answered with "re: " and the
-prompt. It keeps in the folder all that it was sent (`<pid>.in`), how it was started (`<pid>.start`) and its threads.
+prompt, unless the folder has the steps of that prompt (`<prompt>.steps`). It keeps in the folder all that it was sent
+(`<pid>.in`), how it was started (`<pid>.start`) and its threads.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import threading
 import uuid
@@ -39,6 +41,14 @@ class Codex:
     def note(self, kind: str, words: str) -> None:
         with open(os.path.join(self.folder, f"{os.getpid()}.{kind}"), "a") as file:
             file.write(words)
+
+    def beside(self, prompt: str) -> str:
+        """What the folder has for this prompt, or the prompt."""
+        path = os.path.join(self.folder, prompt + ".steps")
+        if not os.path.exists(path):
+            return prompt
+        with open(path) as file:
+            return file.read()
 
     def run(self) -> None:
         self.note("start", json.dumps({"argv": self.arguments, "env": dict(os.environ)}))
@@ -143,7 +153,7 @@ class Thread:
         self.tell("turn/started", turn=turn)
         try:
             try:
-                steps = json.loads(words)
+                steps = json.loads(self.codex.beside(words))
             except ValueError:
                 steps = [["text", f"re: {words}"]]
             for name, *arguments in steps:
@@ -200,9 +210,17 @@ class Thread:
         for count in range(number):
             self.do_delta(f"{words}{count} ")
 
-    def do_child(self, *steps: list[Any]) -> None:
+    def do_agent(self, call: str, *steps: list[Any]) -> None:
+        """The call that starts a sub-agent, and what that does."""
+        thread = str(uuid.uuid4())
+        item = {"type": "collabAgentToolCall", "id": call, "tool": "spawnAgent", "prompt": "go"}
+        self.tell("item/started", item={**item, "status": "inProgress", "receiverThreadIds": []})
+        self.tell("item/completed", item={**item, "status": "completed", "receiverThreadIds": [thread]})
+        self.do_child(*steps, thread=thread)
+
+    def do_child(self, *steps: list[Any], thread: str | None = None) -> None:
         """A sub-agent, which does these."""
-        child = Thread(self.codex, str(uuid.uuid4()), {})
+        child = Thread(self.codex, thread or str(uuid.uuid4()), {})
         child.turn_id = str(uuid.uuid4())
         self.codex.threads[child.name] = child
         child.tell("thread/status/changed")
@@ -228,6 +246,13 @@ class Thread:
         self.wait_for(lambda: number in self.answers)
         answer = self.answers.pop(number)
         self.do_text(json.dumps(answer.get("result") or answer["error"]["code"]), f"answer_{number}")
+
+    def do_daemon(self, path: str) -> None:
+        """The shell tool starts one that leaves its group and its parent; its id is in the file."""
+        script = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
+        env = {**os.environ, "CODEX_SESSION_ID": self.name}
+        with open(path, "wb") as file:
+            file.write(subprocess.check_output(["sh", "-c", script], env=env))
 
     def do_take_in(self) -> None:
         self.wait_for(lambda: self.steered)

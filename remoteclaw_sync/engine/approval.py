@@ -13,6 +13,7 @@ logger = logging.getLogger(__name__)
 NOBODY_TO_ASK = "Nobody is there to approve this tool call."
 REFUSED = "The user does not want this tool call."
 FAILED = "The approval of this tool call failed."
+STOCK_WORDS = (REFUSED, NOBODY_TO_ASK, FAILED)  # Of a caller who gave no reason.
 # Where shells have their command. "Remember" is not to let them run any other.
 COMMAND_KEYS = ("command", "cmd")
 

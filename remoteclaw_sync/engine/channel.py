@@ -31,6 +31,7 @@ from ..process.launch import (
     Setup,
     SpawnError,
     SpawnFailure,
+    Strays,
     UnreadInputError,
 )
 from ..process.life import LifeSigns, ask
@@ -50,6 +51,7 @@ class Host(Protocol):
     def is_in_its_thread(self) -> bool: ...
     def wake(self) -> None: ...
     def see_off(self) -> None: ...
+    def end_strays(self, strays: Strays) -> None: ...
     def diagnostics_of(self, channel: Channel) -> str: ...
 
 
@@ -195,6 +197,10 @@ class Channel(Inbox):
         if self._is_ours():
             self._wants_out = True
             self._wake()
+
+    def end_strays(self, strays: Strays) -> None:
+        if self._is_ours() and self.host is not None:
+            self.host.end_strays(strays)
 
     def request_end(self, reason: EndReason) -> None:
         if self._is_ours():

@@ -50,6 +50,11 @@ class LiveDialect(Dialect, abc.ABC):
         """Whether this process will not serve any further turn."""
         return False
 
+    @property
+    def word_of_tools(self) -> str | None:
+        """A variable with its value that is in the environment of all tools of this conversation, and of no other."""
+        return None
+
     @abc.abstractmethod
     def opening(self, fields: AgentExecuteParams) -> bytes:
         """What a process is sent before its first turn. `fields` are those of the session."""

@@ -18,8 +18,8 @@ import attrs
 from .. import errors
 from ..process.abort_listener import AbortListener
 from ..process.ending import EndLatch, EndReason
-from ..process.launch import Exit, Limits, Phase, SpawnFailure, UnreadInputError
-from ..process.sweep import is_dying
+from ..process.launch import Exit, Limits, Phase, SpawnFailure, Strays, UnreadInputError
+from ..process.sweep import boot_ticks, is_dying
 from ..types import AgentErrorEvent, AgentExecuteParams, Allow, Deny, PermissionMode, PermissionRequest
 from ..wire.json_lines import LineReader
 from .agent import Agent
@@ -73,6 +73,9 @@ class LiveSession(Session):
         self._failure: SpawnFailure | None = None
         self._reused = False  # The process of this turn has served before, or was kept warm for it.
         self._begun = False  # It was given the prompt.
+        # When the CLI was ready for the turn, in `boot_ticks`: its MCP servers are older. None: it is not ready yet.
+        self._tools_from: int | None = None
+        self._heard_at = 0  # The last words before that.
         self._further: list[str] = []  # What to ask next, once the CLI's turn is over.
         self._makes_room = False  # The turn was interrupted for those words.
         self._earlier: list[RunOutcome] = []  # Of the CLI's earlier turns in this one.
@@ -350,6 +353,8 @@ class LiveSession(Session):
             process = self.transport
             process.begin_phase(Phase.TURN, self._limits())
             self._begun = True
+            self._heard_at = boot_ticks()
+            self._tools_from = self._heard_at if self.dialect.is_ready else None
             if self._reused:
                 self._send(self._prompt)
             else:
@@ -367,6 +372,8 @@ class LiveSession(Session):
         return self._next_words
 
     def _next_words(self) -> bytes | None:
+        if self._tools_from is None and self.dialect.is_ready:
+            self._tools_from = self._heard_at
         self._say()
         if self._further:
             self._make_room()
@@ -375,6 +382,8 @@ class LiveSession(Session):
         chunk = self._receive(None)
         if chunk is None:
             self._latch.claim(EndReason.EXITED)
+        if self._tools_from is None:
+            self._heard_at = boot_ticks()
         return chunk
 
     def _receive(self, timeout: float | None) -> bytes | None:
@@ -573,6 +582,9 @@ class LiveSession(Session):
             if is_over and not is_done_with:
                 self._hold()
                 process.begin_phase(Phase.IDLE, Limits(wall_clock=self.idle_timeout))
+                if self._tools_from is not None and self._latch.reason is not EndReason.EXITED:
+                    self._setup.interrupted()
+                    process.end_strays(Strays(self._tools_from, boot_ticks(), self.dialect.word_of_tools))
                 return
             if is_over:
                 process.let_go()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ..process.ending import EndLatch, EndReason
-from ..process.launch import Exit, Limits, Phase, SpawnFailure
+from ..process.launch import Exit, Limits, Phase, SpawnFailure, Strays
 from ..recording.recorder import Recording
 from ..recording.session_recorder import SessionRecorder
 from ..types import AgentExecuteParams, Allow, Deny, PermissionRequest
 from .agent import Agent
+from .approval import STOCK_WORDS
 from .live_session import LiveSession
 from .setup import RunSetup
 from .transport import Transport
@@ -111,6 +112,9 @@ class RecordedTransport:
     def let_go(self) -> None:
         self._transport.let_go()
 
+    def end_strays(self, strays: Strays) -> None:
+        self._transport.end_strays(strays)
+
     def request_end(self, reason: EndReason) -> None:
         self._transport.request_end(reason)
 
@@ -153,7 +157,8 @@ class RecordedLiveSession(LiveSession):
         super().start()
 
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> None:
-        self._recorder.decided(request, decision)
+        has_reason = isinstance(decision, Deny) and decision.message not in STOCK_WORDS
+        self._recorder.decided(request, decision, has_reason=has_reason)
         super().answer(request, decision)
 
     def steer(self, text: str, interrupt: bool) -> None:

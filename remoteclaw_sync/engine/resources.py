@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from .. import files
@@ -33,6 +33,7 @@ class RunResources(contextlib.ExitStack[None]):
         self._due = due
         self.loans: list[Loan] = []
         self.functions: Mapping[str, tuple[str, ...]] = {}  # The caller's, by the server that they are tools of.
+        self.after_interrupt: list[Callable[[], None]] = []  # To be done when a turn was interrupted and the CLI stays.
         self.failure: str | None = None  # What could not be cleaned up, in words.
 
     def __exit__(

@@ -103,6 +103,11 @@ class RunSetup:
             if store is not None and session_id not in self._holds and not self._is_over:
                 self._holds[session_id] = hold(store, session_id)
 
+    def interrupted(self) -> None:
+        """A turn was interrupted, and the CLI stays."""
+        for tidy_up in [] if self.resources is None else self.resources.after_interrupt:
+            tidy_up()
+
     def heard_all(self) -> None:
         """The consumer is done with what this start of the agent said."""
         if self.recorder is not None:

@@ -21,7 +21,7 @@ from .. import errors
 from ..process.child import ChildProcess
 from ..process.clocks import FOREVER
 from ..process.ending import EndReason
-from ..process.launch import Exchange, Launch, Limits, Phase, Ready, Setup, SpawnFailure, UnreadInputError
+from ..process.launch import Exchange, Launch, Limits, Phase, Ready, Setup, SpawnFailure, Strays, UnreadInputError
 from ..process.sweep import is_dying
 from ..wire.json_lines import LineFramer, fast_parser, parse_block
 from .channel import RELEASE_PATIENCE, Channel
@@ -109,6 +109,13 @@ class SharedProcess:
         """Wait until nothing is left of a process that is gone."""
         if self._has_ended:
             self.child.close()
+
+    def end_strays(self, strays: Strays) -> None:
+        """End what an interrupted turn has left, unless nothing tells whether it is another session's."""
+        if self._admitted == 1:
+            self.child.end_strays(attrs.evolve(strays, word=None))
+        elif strays.word is not None:
+            self.child.end_strays(strays)
 
     def diagnostics_of(self, channel: Channel) -> str:
         """The stderr, if it must be about this session: nothing says which of several a line belongs to."""

@@ -40,6 +40,7 @@ from .launch import (
     Setup,
     SpawnError,
     SpawnFailure,
+    Strays,
     UnreadInputError,
 )
 from .life import LifeSigns, ask
@@ -61,6 +62,8 @@ LONGEST_SLEEP = 86_400.0  # poll() takes no more than 24 days.
 # guard is started almost at once.
 GUARD_DELAY = 0.003
 GUARD_DELAY_AFTER_WORDS = 0.0005
+# Seconds from the end of an interrupted turn to looking for what it has left: a CLI takes its time to end its tools.
+STRAY_LOOKS = (0.0, 0.25, 0.75, 1.75)
 WATCHDOG_DELAY = 2.0  # Seconds: the watchdog is a thread, and a short run goes without.
 
 
@@ -121,6 +124,7 @@ class ChildProcess(Inbox):
         self._must_look = True  # Somebody has changed what the supervisor has to do.
         self._next_look_at = FOREVER  # When it looks around without being woken.
         self._guard_at = FOREVER
+        self._stray_looks: list[tuple[float, Strays]] = []  # When to look for which.
         self._ending_since: float | None = None
         self._killed = False
         self.tools_outstanding = False
@@ -237,6 +241,13 @@ class ChildProcess(Inbox):
             except UnreadInputError:
                 self.request_close()
             self.begin_phase(Phase.ENDING, Limits(wall_clock=self._farewell_patience))
+
+    def end_strays(self, strays: Strays) -> None:
+        """A turn was interrupted, and the child stays: end what that has left. Does not block."""
+        if self._is_ours():
+            now = self._clock()
+            self._stray_looks += [(now + delay, strays) for delay in STRAY_LOOKS]
+            self._wake()
 
     def request_end(self, reason: EndReason) -> None:
         """Ask for the child's tree to be ended for this reason, unless there already is one. Does not block."""
@@ -416,7 +427,7 @@ class ChildProcess(Inbox):
             self._guard_at = FOREVER
             self._backend.start_guard()
         if self._ending_since is None:
-            due = self._look_at_clocks(now)
+            due = min(self._look_at_clocks(now), self._look_for_strays(now))
             if self.ending.reason is None:
                 return min(due, self._guard_at, look_again_at)
             logger.debug("ending child %s: %s", self.pid, self.ending.reason)
@@ -457,6 +468,12 @@ class ChildProcess(Inbox):
             self._claim_end(found)
             return FOREVER
         return found if expected is None else min(found, expected)
+
+    def _look_for_strays(self, now: float) -> float:
+        for look in [look for look in self._stray_looks if look[0] <= now]:
+            self._stray_looks.remove(look)
+            self._backend.end_strays(look[1])
+        return min((at for at, _ in self._stray_looks), default=FOREVER)
 
     def _in_tool(self) -> bool:
         """Called only when a clock runs out, so it may be slow."""

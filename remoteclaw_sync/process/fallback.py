@@ -11,7 +11,7 @@ import subprocess
 import threading
 from typing import IO
 
-from .launch import Launch, Sink
+from .launch import Launch, Sink, Strays
 from .spawn_errors import explain_spawn_failure
 
 READ_SIZE = 65_536
@@ -152,6 +152,9 @@ class PortableBackend:
         """End the CLI."""
         if self._process is not None:
             self._process.kill()
+
+    def end_strays(self, strays: Strays) -> None:
+        """They cannot be found here."""
 
     def finish(self, *, drain: bool) -> int | None:
         """Wait for the readers to empty the pipes; returns the exit code."""

@@ -176,6 +176,21 @@ class Exit:
     failure: SpawnFailure | None
 
 
+@attrs.frozen(eq=False)
+class Strays:
+    """What a turn that was interrupted may have left: processes of its run that began in this time, and whose parents
+    are gone. (What a CLI starts for itself are its children.)
+
+    `since`, `until`: as `sweep.boot_ticks` counts. `word`: a variable with its value that they have in their
+    environment.
+    """
+
+    since: int
+    until: int
+    word: str | None = None
+    told: set[tuple[int, bytes]] = attrs.field(factory=set)  # Those that were asked to end.
+
+
 class UnreadInputError(errors.RemoteClawError):
     """Raised by `send()`: the child does not read its stdin, and the buffer is full."""
 

@@ -21,11 +21,20 @@ from .. import errors
 from . import sweep
 from .greenlets import check_host, new_poll, popen, threads_are_greenlets
 from .guard import guard
-from .launch import Launch, Sink, SpawnError
+from .launch import Launch, Sink, SpawnError, Strays
 from .live_children import leaders, spawning
 from .native import native, native_arguments, native_environment, write_to_pipe
 from .spawn_errors import explain_spawn_failure
-from .sweep import CAN_SWEEP, KILL_SECONDS, Grip, end_leftovers, stat_of, wait_until_gone
+from .sweep import (
+    CAN_SWEEP,
+    KILL_SECONDS,
+    Grip,
+    Marks,
+    end_leftovers,
+    signal_strays,
+    stat_of,
+    wait_until_gone,
+)
 from .tag import new_tag, tagging
 
 logger = logging.getLogger(__name__)
@@ -268,6 +277,14 @@ class PosixBackend:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
             pass
+
+    def end_strays(self, strays: Strays) -> None:
+        """Send a signal to those that are there now."""
+        if self.pid is not None and CAN_SWEEP:
+            try:
+                signal_strays(Marks(self.pid, self._launch.marker, self._tag), strays)
+            except OSError as error:
+                logger.warning("cannot look for what a turn of child %s has left: %s", self.pid, error)
 
     def finish(self, *, drain: bool) -> int | None:
         """End the rest of the tree, read the rest of the pipes, reap the child; returns the exit code.

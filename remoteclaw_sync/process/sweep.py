@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 import attrs
 
 from .greenlets import new_poll
+from .launch import Strays
 from .live_children import leaders
 from .tag import tag_of
 
@@ -24,6 +25,7 @@ GONE_SECONDS = 0.2  # How long a leftover may take to act on SIGTERM before SIGK
 KILL_SECONDS = 1.0  # How long the kernel may take to end what was sent SIGKILL.
 LOOK_SECONDS = 0.01  # How often to check whether a process without a pidfd is gone.
 SWEEP_ROUNDS = 5  # A leftover may fork while it is looked for.
+MOST_ANCESTORS = 1000  # Parents change while they are looked at.
 CAN_SWEEP = os.path.exists("/proc/self/environ")
 DEAD = (b"Z", b"X")
 EXITING = 0x4  # Among the flags of a process in /proc/<pid>/stat.
@@ -213,6 +215,51 @@ def end_leftovers(session: int, marker: str, tag: int | None = None) -> None:
         finally:
             for grip in grips:
                 grip.close()
+
+
+def boot_ticks() -> int:
+    """The time as the kernel notes it for the start of a process."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return 0 if clock is None else int(time.clock_gettime(clock) * os.sysconf("SC_CLK_TCK"))
+
+
+def signal_strays(marks: Marks, strays: Strays) -> None:
+    """SIGTERM to those that are there; SIGKILL to those that were told before. Does not wait."""
+    for pid, stat in find_leftovers(marks):
+        if not strays.since <= int(stat.started) <= strays.until or _descends(stat, marks.session):
+            continue
+        if stat.state in DEAD:
+            _reap_if_adopted(pid, stat)
+            continue
+        grip = Grip(pid, stat.started)
+        try:
+            if not grip.is_gone and marks.are_on(pid) and _has_word(pid, strays.word):
+                was_told = (pid, stat.started) in strays.told
+                strays.told.add((pid, stat.started))
+                logger.info("ending process %d, which an interrupted turn of child %d has left", pid, marks.session)
+                grip.signal(signal.SIGKILL if was_told else signal.SIGTERM)
+                grip.signal(signal.SIGCONT)
+        finally:
+            grip.close()
+
+
+def _descends(stat: Stat, ancestor: int) -> bool:
+    """Whether it has this ancestor, and all between are still there."""
+    for _ in range(MOST_ANCESTORS):
+        if stat.parent in (ancestor, 0, 1):
+            return stat.parent == ancestor
+        parent = stat_of(stat.parent)
+        if parent is None:
+            return False
+        stat = parent
+    return True
+
+
+def _has_word(pid: int, word: str | None) -> bool:
+    try:
+        return word is None or word.encode() in _content(f"/proc/{pid}/environ").split(b"\0")
+    except OSError:
+        return False  # Gone meanwhile, or another user's.
 
 
 def _grips(marks: Marks) -> Iterator[Grip]:

@@ -89,7 +89,7 @@ class LiveCassette:
     processes: tuple[Process, ...]
     turns: tuple[Words, ...]
     durations: tuple[float, ...]  # Of the turns, in seconds.
-    decisions: Mapping[str, Mapping[str, Any]]  # By the id of the request.
+    decisions: Mapping[tuple[int, str], Mapping[str, Any]]  # By the turn and the id of the request in its process.
 
     @property
     def provider(self) -> str | None:
@@ -157,7 +157,7 @@ def _read_session(header: dict[str, Any], entries: list[dict[str, Any]]) -> Live
     turns: list[Words] = []
     begun: list[float] = []
     durations: list[float] = []
-    decisions: dict[str, Mapping[str, Any]] = {}
+    decisions: dict[tuple[int, str], Mapping[str, Any]] = {}
     waiting: list[Step] = []  # A turn that begins with a new process comes before that.
     current: Process | None = None
     for entry in entries:
@@ -170,7 +170,7 @@ def _read_session(header: dict[str, Any], entries: list[dict[str, Any]]) -> Live
         elif kind == "over" and turns:
             durations[-1] = at - begun[-1]
         elif kind == "decision":
-            decisions[str(value["id"])] = dict(value)
+            decisions[len(turns), str(value["id"])] = dict(value)
         elif kind == "end":
             EndReason[value["reason"]]
             failure_in(value)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..process.ending import EndLatch, EndReason
-from ..process.launch import Exit, Limits, Phase, Setup, SpawnError, SpawnFailure
+from ..process.launch import Exit, Limits, Phase, Setup, SpawnError, SpawnFailure, Strays
 from .cassette import Process, Step, failure_in, raw
 from .matching import Names, difference, kind_of, note_ids
 
@@ -136,6 +136,9 @@ class Played:
     def let_go(self) -> None:
         self.phase = Phase.ENDING
         self.request_end(EndReason.EXITED)
+
+    def end_strays(self, strays: Strays) -> None:
+        """There are none."""
 
     def request_end(self, reason: EndReason) -> None:
         self.ending.claim(reason)

@@ -13,7 +13,7 @@ from ..engine.outcome import TurnEnd
 from ..engine.session import Session
 from ..process.child import ChildProcess
 from ..process.ending import EndReason
-from ..process.launch import Launch, Setup, Sink, SpawnError
+from ..process.launch import Launch, Setup, Sink, SpawnError, Strays
 from .cassette import Cassette
 
 
@@ -129,6 +129,9 @@ class _Tape:
 
     def kill(self) -> None:
         self.terminate()
+
+    def end_strays(self, strays: Strays) -> None:
+        """There are none."""
 
     def finish(self, *, drain: bool) -> int | None:
         return self._cassette.exit_code

@@ -33,9 +33,10 @@ class RecordedApprover:
 
     def __init__(self, cassette: LiveCassette) -> None:
         self._decisions = cassette.decisions
+        self.turn = 0
 
     def __call__(self, request: PermissionRequest) -> Allow | Deny:
-        said = self._decisions.get(request.id)
+        said = self._decisions.get((self.turn, request.id))
         if said is None:
             return Deny(NOT_RECORDED)
         if said["allow"]:
@@ -79,6 +80,8 @@ class PlayedSession(LiveSession):
             self._mismatch = f"the recording has no more than {len(turns)} turns"
         elif self._mismatch is None and self._checks and not self._is_prompt(params.prompt, turns[number]):
             self._mismatch = f"turn {number + 1} has another prompt than in the recording"
+        if isinstance(params.approve, RecordedApprover):
+            params.approve.turn = self._turn_number
         super().prepare(params)
 
     def _is_prompt(self, prompt: str, recorded: Words) -> bool:

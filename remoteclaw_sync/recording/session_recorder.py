@@ -147,14 +147,16 @@ class SessionRecorder:
         """It was given further words."""
         self._note({}, "steer", text)
 
-    def decided(self, request: PermissionRequest, decision: Allow | Deny) -> None:
-        """The caller has answered."""
+    def decided(self, request: PermissionRequest, decision: Allow | Deny, *, has_reason: bool) -> None:
+        """The caller has answered. `has_reason`: the message is the caller's own, and not what stands for none; some
+        CLIs are told only the former, and so a replay has to know the latter."""
         if isinstance(decision, Allow):
             said: Entry = {"id": request.id, "allow": True, "remember": decision.remember}
             given = {"input": decision.input, "answers": decision.answers}
             said |= {name: dict(value) for name, value in given.items() if value is not None}
         else:
-            said = {"id": request.id, "allow": False, "stop": decision.stop, "message": decision.message}
+            message = MASK if has_reason and self._recording.redact else decision.message
+            said = {"id": request.id, "allow": False, "stop": decision.stop, "message": message}
         self._note({}, "decision", json.dumps(said))
 
     def aborted(self, reason: EndReason) -> None:
@@ -219,7 +221,7 @@ class SessionRecorder:
                 note.entry["failure"] = scrub.plain(failure)
             return [*sieve.flush(), (note, scrub.plain(note.raw))]
         if note.key == "decision":
-            return sieve.follow(note, scrub(_without_message(note.raw)))
+            return sieve.follow(note, scrub(_without_answers(note.raw)))
         if "over" in note.entry:
             return [*sieve.flush(), (note, "")]
         return sieve.follow(note, scrub(note.raw) if note.key else "")
@@ -288,11 +290,10 @@ def _hidden(value: Any, *, by_caller: bool) -> Any:
     return MASK if by_caller and isinstance(value, str) and value else value
 
 
-def _without_message(decision: str) -> str:
+def _without_answers(decision: str) -> str:
     said = json.loads(decision)
-    for name in ("message", "answers"):
-        if said.get(name):
-            said[name] = _all_hidden(said[name])
+    if said.get("answers"):
+        said["answers"] = _all_hidden(said["answers"])
     return json.dumps(said)
 
 

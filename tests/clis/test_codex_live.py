@@ -228,6 +228,22 @@ def test_a_decision_becomes_codexs_own_word(
     assert reasons == (["The call was refused: why not"] if isinstance(decision, Deny) else [])
 
 
+def test_a_sub_agents_request_names_the_session_and_the_call_that_started_it(
+    runtime: CodexCliRuntime, fields: SessionFields
+) -> None:
+    asked: list[PermissionRequest] = []
+
+    def approve(request: PermissionRequest) -> bool:
+        asked.append(request)
+        return True
+
+    with opened(runtime, fields, approve=approve) as session:
+        session.run(steps(["agent", "call_1", ["ask", 1, ASK_COMMAND, {"itemId": "inner", "command": "ls"}]]))
+    (request,) = asked
+    assert (request.tool_id, request.parent_tool_use_id) == ("inner", "call_1")
+    assert request.session_id == session.session_id
+
+
 def test_file_changes_mcp_tools_and_questions_are_asked_for(runtime: CodexCliRuntime, fields: SessionFields) -> None:
     change = {"path": "/a", "kind": {"type": "add"}, "diff": "+x"}
     patch = {"type": "fileChange", "id": "call_2", "changes": [change], "status": "inProgress"}
@@ -253,6 +269,11 @@ def test_file_changes_mcp_tools_and_questions_are_asked_for(runtime: CodexCliRun
         ("file_change", "call_2"),
         ("mcp__lab__echo", "call_3"),
         ("request_user_input", "call_4"),
+    ]
+    told = [event for event in events if getattr(event, "tool_id", None) == "call_4"]
+    assert told == [
+        AgentToolUseEvent("request_user_input", "call_4", {"questions": [question]}),
+        AgentToolResultEvent("call_4", '{"Which?": "Red"}'),
     ]
     assert asked[0].input == {"changes": [{"path": "/a", "kind": "add", "diff": "+x"}]}
     assert [json.loads(words) for words in texts(events)] == [
@@ -352,6 +373,20 @@ def test_in_the_default_mode_an_approver_is_asked_for_everything_and_what_it_all
         assert (settings["approvalPolicy"], settings["sandboxPolicy"]["type"]) == (policy, sandbox)
     (thread,) = sent(tmp_path, "thread/start")
     assert (thread["approvalPolicy"], "sandbox" in thread) == (policy, False)
+
+
+def test_empty_folders_of_the_sandbox_are_gone_after_an_interrupt_while_the_process_stays(
+    runtime: CodexCliRuntime, fields: SessionFields, tmp_path: Path
+) -> None:
+    folder = tmp_path / ".codex"
+    with opened(runtime, fields) as session:
+        run = session.start(steps(["folder", str(folder)], ["text", "x"], ["hang"]))
+        for event in run:
+            if event.type == "text":
+                assert folder.is_dir()
+                run.abort()
+        assert not folder.exists()
+        assert session.pid is not None
 
 
 def test_empty_folders_of_the_sandbox_are_gone_with_the_process(

@@ -28,9 +28,11 @@ from remoteclaw_sync import (
     UnsupportedOperationError,
     create_cli_runtime,
 )
+from remoteclaw_sync.process.sweep import CAN_SWEEP, boot_ticks, stat_of
 from tests.engine.live import FAKE, command, heard_by, open_session, runtime, starts, steps
 from tests.fakes import PATIENCE, FakeRuntime, alive, codes, done, finished, run_host, start_host, wait_until
 
+sweeps = pytest.mark.skipif(not CAN_SWEEP, reason="leftovers can be found on Linux only")
 CRASH = ("crash", -signal.SIGKILL)
 
 
@@ -273,6 +275,26 @@ def test_abort_ends_the_turn_and_keeps_process_and_conversation(step: list[Any],
         assert session.run("next").text == "re: next"
         assert session.pid == pid
         assert remembered(session)[0] == "first"
+
+
+@sweeps
+def test_abort_ends_what_the_turns_tools_left_behind_and_nothing_else(tmp_path: Path) -> None:
+    """Not a server of an earlier turn, and not what the CLI has started for itself."""
+    files = [tmp_path / name for name in ("server", "helper", "stray")]
+    with open_session(tmp_path) as session:
+        session.run(steps(["daemon", str(files[0])]))
+        server = stat_of(int(files[0].read_text()))
+        assert server is not None
+        assert wait_until(lambda: boot_ticks() > int(server.started))  # So that it is older than the turn.
+        run = session.start(steps(["helper", str(files[1])], ["daemon", str(files[2])], ["text", "x"], ["hang"]))
+        for event in run:
+            if event.type == "text":
+                run.abort()
+        pids = [int(file.read_text()) for file in files]
+        assert wait_until(lambda: not alive(pids[2]))
+        assert [alive(pid) for pid in pids] == [True, True, False]
+        assert session.run("and now?").ok
+    assert not any(map(alive, pids))
 
 
 def test_abort_while_the_consumer_waits_and_while_it_does_not(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from remoteclaw_sync.process.child import ChildProcess
-from remoteclaw_sync.process.launch import Launch, Sink
+from remoteclaw_sync.process.launch import Launch, Sink, Strays
 
 PATIENCE = 30.0  # Real seconds, before a test gives up on a thread that should have done something.
 
@@ -144,6 +144,9 @@ class StagedBackend:
         self._code = code
         self.exited = True
         self.wake()
+
+    def end_strays(self, strays: Strays) -> None:
+        self.signals.append("STRAYS")
 
     def finish(self, *, drain: bool) -> int | None:
         self.finished = True

@@ -456,6 +456,22 @@ def test_an_abort_ends_text_tools_hangs_and_approvals_at_once_and_keeps_process_
     assert not (bench.workdir / "never").exists()
 
 
+def test_an_abort_ends_what_has_left_the_shell_and_keeps_the_process(live: LiveCli, bench: Bench) -> None:
+    started = bench.workdir / "started"
+    quiet = "</dev/null >/dev/null 2>&1"
+    command = f"(setsid sleep 1001 {quiet} &); setsid sleep 1002 {quiet} & touch {started}; sleep 1000"
+    bench.server.script([Turn(text="One."), Turn(tool_calls=[live.shell(command, "call_1")]), Turn(text="Three.")])
+    with live.runtime().open_session(working_directory=bench.workdir, permission_mode="bypass") as session:
+        session.run("first words")
+        pid = session.pid
+        run = session.start("second words")
+        with in_a_thread(lambda: wait_until(started.exists), run.abort):
+            assert done(run).aborted
+        assert wait_until(lambda: not any(sleeping(bench, seconds) for seconds in (1000, 1001, 1002)))
+        assert session.run("third words").text == "Three."
+        assert session.pid == pid
+
+
 def test_an_abort_ends_sub_agents_and_their_shells(live: LiveCli, bench: Bench) -> None:
     started = bench.workdir / "started"
     inner = Turn(tool_calls=[live.shell(f"touch {started}; sleep 1000", "call_inner")])

@@ -73,6 +73,12 @@ def message_of(events: list[AgentEvent]) -> str:
     return next(str(event.to_dict()["message"]) for event in events if event.type == "error")
 
 
+def asks_by_itself(new_runtime: NewRuntime, folder: Path) -> str:
+    """A prompt that says nothing of the question to which it leads, and so masks none of it in a recording."""
+    (folder / "a zebra.steps").write_text(ASK_CLAUDE if new_runtime is claude else ASK_CODEX)
+    return "a zebra"
+
+
 # --- a replay is the session again ------------------------------------------------------------------------------
 
 
@@ -127,6 +133,34 @@ def test_an_approval_is_played_with_the_recorded_decision(
     with ReplayRuntime(tmp_path / "run.jsonl").open_session(approve=approve) as session:
         assert played(session, ask) == first
     assert len(asked) == 1
+
+
+@each_cli
+@pytest.mark.parametrize("decision", [False, Deny("not today")], ids=["no", "words"])
+def test_a_refusal_is_played_without_the_words_of_the_caller(
+    new_runtime: NewRuntime, decision: bool | Deny, tmp_path: Path
+) -> None:
+    """A CLI that has no place for a reason is told of it in another way: only if there was one."""
+    ask = asks_by_itself(new_runtime, tmp_path)
+    runtime = new_runtime(tmp_path, record=tmp_path / "run.jsonl")
+    (first,) = recorded(runtime, tmp_path, ask, approve=lambda request: decision)
+    with ReplayRuntime(tmp_path / "run.jsonl").open_session() as session:
+        (again,) = played(session, ask)
+    assert [event.type for event in again] == [event.type for event in first]
+    assert codes(again) == codes(first) == []
+
+
+@each_cli
+def test_the_decisions_of_two_processes_are_not_taken_for_each_other(new_runtime: NewRuntime, tmp_path: Path) -> None:
+    """Codex numbers its requests from 0 again in each process."""
+    ask = asks_by_itself(new_runtime, tmp_path)
+    end = steps(["text", "bye"], ["exit", 3] if new_runtime is claude else ["exit"])
+    decisions = [True, False]
+    runtime = new_runtime(tmp_path, record=tmp_path / "run.jsonl")
+    first = recorded(runtime, tmp_path, ask, end, ask, approve=lambda request: decisions.pop(0))
+    assert [len(events[-1].result.permission_denials) for events in first] == [0, 0, 1]  # type: ignore[union-attr]
+    with ReplayRuntime(tmp_path / "run.jsonl").open_session() as session:
+        assert played(session, ask, end, ask) == first
 
 
 @each_cli

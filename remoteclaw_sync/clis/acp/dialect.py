@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from ... import errors
-from ...engine.approval import FAILED, NOBODY_TO_ASK, REFUSED
+from ...engine.approval import STOCK_WORDS
 from ...engine.classify import classify_error
 from ...engine.dialect import Extracted
 from ...engine.live_dialect import LiveDialect
@@ -50,7 +50,6 @@ OPENING_PATIENCE = 600.0  # Seconds for a session: it may have MCP servers to wa
 QUICK_EXIT = 0.3  # Seconds for an agent that mostly does not exit when its stdin is closed.
 PING = "_remoteclaw_sync/ping"  # The protocol keeps names that begin so free.
 AUTH_REQUIRED, NOT_FOUND = -32000, -32002
-STOCK_WORDS = (REFUSED, NOBODY_TO_ASK, FAILED)  # They say no more than the agent itself does.
 
 UNKNOWN_SESSION = re.compile(
     r"(?:session|thread|conversation|resource)\b.*\b(?:not found|not exist|unknown|invalid)"
@@ -674,7 +673,7 @@ class AcpDialect(LiveDialect):
         if isinstance(decision, Deny):
             self._refused.add(asked.call.id)
             self._told += self._said_no(asked, decision.message)
-            if decision.message not in STOCK_WORDS and not decision.stop:
+            if decision.message not in STOCK_WORDS and not decision.stop:  # They say no more than the agent itself.
                 self._told.append(AgentErrorEvent(NO_REASONS.format(self.program), errors.CLI_WARNING))
         elif decision.input is not None and dict(decision.input) != dict(request.input):
             self._told += self._refuse(asked, NO_OTHER_INPUT.format(self.program), warns=True)

@@ -6,6 +6,7 @@ its time: what belongs to a turn that is over is known by its id, and dropped.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +15,7 @@ from typing import Any
 import attrs
 
 from ... import errors
-from ...engine.approval import FAILED, NOBODY_TO_ASK, REFUSED
+from ...engine.approval import STOCK_WORDS
 from ...engine.classify import classify_error
 from ...engine.dialect import Extracted
 from ...engine.live_dialect import LiveDialect
@@ -26,6 +27,8 @@ from ...types import (
     AgentPermissionEvent,
     AgentTextEvent,
     AgentThinkingEvent,
+    AgentToolResultEvent,
+    AgentToolUseEvent,
     AgentUsage,
     Allow,
     Deny,
@@ -61,7 +64,6 @@ OPENING_PATIENCE = 600.0  # Seconds for the thread: it may have MCP servers to w
 RETRIES_BYTES = 8_192
 NO_SKILL = "/dev/null"
 SKILL_NAME = re.compile(r"\$([A-Za-z0-9_:-]+)")
-STOCK_WORDS = (REFUSED, NOBODY_TO_ASK, FAILED)  # They say no more than Codex itself does.
 
 # In `thread/start`. "default" leaves the sandbox to the user's configuration: a read-only one if that has none.
 THREAD_MODES: Mapping[PermissionMode, Mapping[str, str]] = {
@@ -148,6 +150,7 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         self._warnings: list[AgentEvent] = []  # To be told with the next event.
         self._total: AgentUsage | None = None  # Tokens of the whole thread up to now.
         self._children: dict[str, str] = {}  # Threads of sub-agents: the turn that runs.
+        self._spawned_by: dict[str, str] = {}  # Threads of sub-agents: the calls that started them.
         self._old_turns: set[str] = set()
         self._new_turn()
 
@@ -192,6 +195,10 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
     @property
     def is_lost(self) -> bool:
         return self._is_refused
+
+    @property
+    def word_of_tools(self) -> str | None:
+        return f"CODEX_SESSION_ID={self._thread}"
 
     # --- what is said to Codex ------------------------------------------------------------------------------
 
@@ -589,6 +596,8 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         if known is None:
             return None
         name, before = text(known, "id"), len(self.outcome.permission_denials)
+        if known.get("tool") == "spawn_agent":
+            self._spawned_by |= dict.fromkeys(strings(known, "receiver_thread_ids"), name)
         if not is_final:
             self._closed_tools.discard(name)  # Another call, of a server that gives them all the same id.
         events = self._on_tool(TOOL_ITEMS[known["type"]], known, is_final)
@@ -616,7 +625,12 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
             self._peer.answer(call.id, _answer(call.method, "decline"))  # Of a sub-agent that nobody listens to.
             return None
         self._asked[name] = call.id, call.method, call.params
-        return AgentPermissionEvent(self._permission(name, call.method, call.params))
+        request = self._permission(name, call.method, call.params)
+        asks = AgentPermissionEvent(request)
+        if call.method != QUESTION_REQUEST or not request.tool_id:
+            return asks
+        parent = request.parent_tool_use_id  # Of this call there is no item.
+        return [AgentToolUseEvent(QUESTION_TOOL, request.tool_id, request.input, parent), asks]
 
     def _permission(self, name: str, method: str, params: Message) -> PermissionRequest:
         tool_id = text(params, "itemId")
@@ -637,8 +651,16 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         else:
             questions = [question for question in items(params, "questions") if isinstance(question, dict)]
             tool, given = QUESTION_TOOL, {"questions": questions}
-        thread = text(params, "threadId") or self._thread
-        return PermissionRequest(name, tool, tool_id, given, reason=reason, session_id=thread, questions=questions)
+        return PermissionRequest(
+            name,
+            tool,
+            tool_id,
+            given,
+            reason=reason,
+            session_id=self._thread,  # Also for a sub-agent, whose thread nobody could know.
+            parent_tool_use_id=self._spawned_by.get(text(params, "threadId")),
+            questions=questions,
+        )
 
     def _open_mcp_call(self, tool: str) -> str:
         """The call that is meant, which the request does not name."""
@@ -651,10 +673,13 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         if asked is None:
             return b""  # Codex does not wait for it any more.
         number, method, _ = asked
+        if method == QUESTION_REQUEST and request.tool_id:
+            self._warnings.append(_question_over(request, decision))
         if isinstance(decision, Deny):
             self._refused.add(request.tool_id)
             if decision.message not in STOCK_WORDS and not decision.stop and self._turn is not None:
-                # Codex has no place for a reason. Said before the answer, it is heard after the call.
+                # Codex has no place for a reason. Said before the answer, it is heard after the call. (The stock words
+                # say no more than Codex itself does.)
                 what = "question was not answered" if method == QUESTION_REQUEST else "call was refused"
                 words = f"The {what}: {decision.message}"
                 given = {"threadId": self._thread, "input": self._said(words), "expectedTurnId": self._turn}
@@ -721,6 +746,12 @@ def _answer(method: str, decision: str) -> Message:
     if method == MCP_REQUEST:
         return {"action": decision, "content": {} if decision == "accept" else None, "_meta": None}
     return {"answers": {}} if method == QUESTION_REQUEST else {"decision": decision}
+
+
+def _question_over(request: PermissionRequest, decision: Allow | Deny) -> AgentEvent:
+    is_refused = isinstance(decision, Deny)
+    output = decision.message if isinstance(decision, Deny) else json.dumps(decision.answers or {}, ensure_ascii=False)
+    return AgentToolResultEvent(request.tool_id, output, is_refused, request.parent_tool_use_id)
 
 
 def _by_id(request: PermissionRequest, answers: Mapping[str, Any]) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -192,7 +193,9 @@ class CodexCliRuntime(SharingRuntime):
         """What the app server is told of the thread, by its stdin: nothing of it is on the command line."""
         assert isinstance(self.dialect, CodexLiveDialect)
         cwd = os.path.abspath(params.working_directory or os.getcwd())
-        resources.callback(remove_empty, absent_folders(cwd))
+        tidy_up = functools.partial(remove_empty, absent_folders(cwd))
+        resources.callback(tidy_up)
+        resources.after_interrupt.append(tidy_up)
         self._api_key = _key(params)
         self.dialect.settings = ThreadSettings(
             cwd=cwd,

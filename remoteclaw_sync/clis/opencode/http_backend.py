@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 
 from ...process.backend import Backend
-from ...process.launch import Launch, Sink
+from ...process.launch import Launch, Sink, Strays
 from ...wire.fields import mapping, text
 from ...wire.json_lines import LineFramer, parse_line
 from .http_client import Ask, Door, HttpClient
@@ -88,6 +88,9 @@ class HttpBackend:
 
     def kill(self) -> None:
         self._inner.kill()
+
+    def end_strays(self, strays: Strays) -> None:
+        self._inner.end_strays(strays)
 
     def finish(self, *, drain: bool) -> int | None:
         try:
