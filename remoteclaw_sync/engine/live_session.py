@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -20,7 +20,15 @@ from ..process.abort_listener import AbortListener
 from ..process.ending import EndLatch, EndReason
 from ..process.launch import Exit, Limits, Phase, SpawnFailure, UnreadInputError
 from ..process.sweep import is_dying
-from ..types import AgentErrorEvent, AgentExecuteParams, Allow, Deny, PermissionMode, PermissionRequest
+from ..types import (
+    AgentErrorEvent,
+    AgentEvent,
+    AgentExecuteParams,
+    Allow,
+    Deny,
+    PermissionMode,
+    PermissionRequest,
+)
 from ..wire.json_lines import LineReader
 from .agent import Agent
 from .approval import FAILED, what_is_remembered
@@ -442,6 +450,9 @@ class LiveSession(Session):
         except Exception:  # noqa: BLE001 - whatever it is (nested too deep), the CLI must not be left waiting
             said = self.dialect.answer(request, Deny(FAILED))
         self._send(said)
+
+    def answered(self) -> Sequence[AgentEvent]:
+        return self.dialect.take_told()
 
     def remembers(self, request: PermissionRequest) -> bool:
         if what_is_remembered(request) not in self.remembered:

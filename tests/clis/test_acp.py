@@ -272,6 +272,24 @@ def test_a_decision_is_told_by_the_kind_of_the_option_and_never_for_good(
     assert codes(events) == warnings
 
 
+def test_a_call_ends_with_its_refusal_before_the_agent_says_more(tmp_path: Path) -> None:
+    with opened(tmp_path, approve=lambda request: Deny("No.")) as session:
+        events, result = finished(session.execute(steps(ASK, ["text", "Pity."])))
+        types = [event.type for event in events]
+        assert types == ["tool_use", "permission", "tool_result", "error", "text", "text"]
+        assert (result.ok, len(result.permission_denials)) == (True, 1)
+
+
+def test_an_agent_that_is_silent_after_a_refusal_is_not_given_the_time_of_a_tool(tmp_path: Path) -> None:
+    impatient = runtime(tmp_path, timeout=2.0, tool_timeout=60.0)
+    env = {"HOME": str(tmp_path), "FAKE_AGENT": json.dumps({"quirks": ["keeps quiet"]})}
+    with impatient.open_session(working_directory=tmp_path, env=env, approve=lambda request: False) as session:
+        other = {**CALL, "toolCallId": "other"}  # When it is asked about, all that was asked before has an answer.
+        events, result = finished(session.execute(steps(ASK, ["ask", other, KINDS], ["hang"])))
+    assert (codes(events), result.error_subtype) == (["WATCHDOG_TIMEOUT"], "timeout")
+    assert result.duration_ms < 30_000
+
+
 def test_a_yes_that_an_agent_would_only_take_for_good_is_not_given(tmp_path: Path) -> None:
     with opened(tmp_path, approve=lambda request: True) as session:
         events, result = finished(session.execute(steps(["ask", CALL, ["allow_always"]])))

@@ -501,8 +501,11 @@ class AcpDialect(LiveDialect):
             self.outbox.append(self._peer.take())
         if not self._told:
             return found
+        return [*self.take_told(), *([] if found is None else [found] if isinstance(found, AgentEvent) else found)]
+
+    def take_told(self) -> list[AgentEvent]:
         told, self._told = self._told, []
-        return [*([] if found is None else [found] if isinstance(found, AgentEvent) else found), *told]
+        return told
 
     def _on_update(self, update: Message) -> Extracted:
         kind = text(update, "sessionUpdate")

@@ -15,6 +15,7 @@ from ...engine.dialect import Extracted
 from ...engine.outcome import Closing, Ended, RunOutcome
 from ...types import (
     AgentErrorEvent,
+    AgentEvent,
     AgentExecuteParams,
     Allow,
     Deny,
@@ -318,6 +319,9 @@ class OpenCodeLiveDialect(LiveMessages):
                     notice(self, heard.params)
         if said := self._peer.take():
             self.outbox.append(said)
+        return self.take_told()
+
+    def take_told(self) -> list[AgentEvent]:
         told = self._told[:]
         self._told.clear()
         return told
