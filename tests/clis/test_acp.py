@@ -510,9 +510,12 @@ def test_only_an_end_of_turn_is_a_success(profile: str | None, answer: Any, subt
         assert (result.error_subtype, result.stop_reason) == (subtype, answer["stopReason"])
 
 
-def test_an_end_of_turn_without_a_word_is_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "said", [update("agent_thought_chunk", content={"type": "text", "text": "hm"}), ["text", "  \n"]]
+)
+def test_an_end_of_turn_without_a_word_is_none(said: list[Any], tmp_path: Path) -> None:
     with opened(tmp_path) as session:
-        result = session.run(steps(update("agent_thought_chunk", content={"type": "text", "text": "hm"})), check=False)
+        result = session.run(steps(said), check=False)
         assert result.error_subtype == "incomplete"
 
 

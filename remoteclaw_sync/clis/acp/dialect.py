@@ -529,7 +529,7 @@ class AcpDialect(LiveDialect):
         notice = self.profile.mode_notice
         if not words or (notice is not None and notice.fullmatch(words)) or _is_sub_agents(meta):
             return None
-        self._has_said = True
+        self._has_said = self._has_said or not words.isspace()  # Gemini passes on what it takes for no answer itself.
         self._note_request()
         return self._after_calls(AgentTextEvent(words))
 
