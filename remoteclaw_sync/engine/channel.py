@@ -319,14 +319,14 @@ class Channel:
 
     def look(self, now: float) -> EndReason | float:
         """Why the session must end now, or when to look again."""
-        return self._clocks.look(now, kept_waiting=False, in_tool=self._in_tool)
+        return self._clocks.look(now, kept_waiting=False, in_tool=self._in_tool, unread=self._is_unread)
 
     def _in_tool(self) -> bool:
-        return self.tools_outstanding or self._tool_call_unread() or _says(self._runs_tool)
+        return self.tools_outstanding or self._is_unread(self._may_run_tool) or _says(self._runs_tool)
 
-    def _tool_call_unread(self) -> bool:
+    def _is_unread(self, hook: Callable[[bytes], bool] | None) -> bool:
         chunks = (self._chunk_in_hand, *self._chunks)  # Each is whole lines.
-        return any(chunk and _says(self._may_run_tool, chunk) for chunk in chunks)
+        return any(chunk and _says(hook, chunk) for chunk in chunks)
 
     def leave(self, reason: EndReason | None, patience: float) -> None:
         """The CLI is told to forget the session."""

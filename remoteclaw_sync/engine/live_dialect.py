@@ -74,6 +74,11 @@ class LiveDialect(Dialect, abc.ABC):
     def interrupt(self) -> bytes | None:
         """What ends the turn and leaves the session; None if the CLI cannot do that."""
 
+    def may_end_turn(self, chunk: bytes) -> bool:
+        """Whether this output, which the consumer has not read yet, may be the end of the turn. Asked after an
+        interrupt, in a thread of its own."""
+        return False
+
     @abc.abstractmethod
     def steer(self, text: str) -> bytes | None:
         """Further words for the running turn; None if the CLI cannot take any."""

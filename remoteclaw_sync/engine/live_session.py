@@ -440,6 +440,10 @@ class LiveSession(Session):
         left = None if self._due is None else max(self._due - time.monotonic(), 0.001)
         return Limits(self.agent.timeout, self.agent.tool_timeout, left)
 
+    def _interrupted_limits(self) -> Limits:
+        """From an interrupt on. A consumer who is late in reading that the CLI has obeyed is not its fault."""
+        return Limits(wall_clock=INTERRUPT_PATIENCE, is_over=self.dialect.may_end_turn)
+
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> None:
         if isinstance(decision, Allow) and decision.remember:
             known_by = what_is_remembered(request)
@@ -507,7 +511,7 @@ class LiveSession(Session):
             if said is None:
                 process.request_end(reason)  # The process is not worth keeping, or cannot be kept.
             else:
-                process.begin_phase(Phase.TURN, Limits(wall_clock=INTERRUPT_PATIENCE))
+                process.begin_phase(Phase.TURN, self._interrupted_limits())
 
     def wait_for_end(self) -> None:
         """The consumer waits, in `close`; without one, the interrupted turn ends on its own."""
@@ -536,7 +540,7 @@ class LiveSession(Session):
             if said is not None:
                 self._makes_room = True
                 self.transport.send(said)
-                self.transport.begin_phase(Phase.TURN, Limits(wall_clock=INTERRUPT_PATIENCE))
+                self.transport.begin_phase(Phase.TURN, self._interrupted_limits())
 
     # --- its end ----------------------------------------------------------------------------------------------
 

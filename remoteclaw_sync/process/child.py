@@ -511,7 +511,7 @@ class ChildProcess:
             self.ending.claim(EndReason.LINGERED)
             return FOREVER
         kept_waiting = self._paused or self._backend.events_ended
-        found = self._clocks.look(now, kept_waiting=kept_waiting, in_tool=self._in_tool)
+        found = self._clocks.look(now, kept_waiting=kept_waiting, in_tool=self._in_tool, unread=self._is_unread)
         if isinstance(found, EndReason):
             if self.phase is Phase.IDLE and self._farewell is not None:
                 self.let_go()
@@ -522,13 +522,14 @@ class ChildProcess:
 
     def _in_tool(self) -> bool:
         """Called only when a clock runs out, so it may be slow."""
-        return self.tools_outstanding or self._tool_call_unread() or self._says(self._launch.runs_tool)
+        launch = self._launch
+        return self.tools_outstanding or self._is_unread(launch.may_run_tool) or self._says(launch.runs_tool)
 
-    def _tool_call_unread(self) -> bool:
-        """Whether a consumer that lags behind may have a tool call still to read."""
+    def _is_unread(self, hook: Callable[[bytes], bool] | None) -> bool:
+        """Whether the hook says yes to something that a consumer who lags behind has still to read."""
         before = b""
         for chunk in (self._chunk_in_hand, *self._chunks):
-            if chunk and self._says(self._launch.may_run_tool, before + chunk):
+            if chunk and self._says(hook, before + chunk):
                 return True
             before = chunk[-LONGEST_WORD:] if chunk else b""
         return False

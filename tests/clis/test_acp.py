@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from remoteclaw_sync import (
 )
 from remoteclaw_sync.clis.acp.profiles import KNOWN, UNKNOWN, profile_of
 from remoteclaw_sync.clis.acp.prompt import blocks
+from remoteclaw_sync.engine.live_session import INTERRUPT_PATIENCE
 from tests.engine.live import heard_by, starts, steps
 from tests.fakes import codes, finished, wait_until
 
@@ -456,6 +458,39 @@ def test_further_words_need_an_interrupt_and_take_the_forgotten_ones_along(tmp_p
         assert run.result.ok
     first, second = sent(tmp_path, "session/prompt")
     assert [block["text"] for block in second["prompt"]] == [first["prompt"][0]["text"], "more"]
+
+
+@pytest.mark.parametrize("profile", [None, "gemini"])  # With a process of its own, and with one that is shared.
+@pytest.mark.parametrize("is_steered", [False, True])
+def test_a_consumer_who_is_late_to_hear_of_an_obeyed_interrupt_does_not_cost_the_process(
+    profile: str | None, is_steered: bool, tmp_path: Path
+) -> None:
+    with opened(tmp_path, profile) as session:
+        session.warm()
+        pid = session.pid
+        with session.start(steps(["text", "One."], ["hang"])) as run:
+            for event in run:
+                if event.type == "text" and event.text == "One.":
+                    if is_steered:
+                        run.steer("more", interrupt=True)
+                    else:
+                        run.abort()
+                    time.sleep(INTERRUPT_PATIENCE + 1.0)
+        assert run.result is not None
+        assert (run.result.ok, run.result.aborted) == (is_steered, not is_steered)
+        assert run.result.text.endswith("more") == is_steered
+        assert session.pid == pid
+
+
+def test_an_interrupt_that_is_not_obeyed_ends_the_process_though_nobody_listens(tmp_path: Path) -> None:
+    with opened(tmp_path) as session:
+        with session.start(steps(["deafen"], ["text", "One."], ["hang"])) as run:
+            for event in run:
+                if event.type == "text":
+                    run.abort()
+                    assert wait_until(lambda: session.pid is None)
+        assert run.result is not None
+        assert run.result.aborted
 
 
 def test_a_shell_that_an_agent_leaves_running_is_ended_with_its_process(tmp_path: Path) -> None:

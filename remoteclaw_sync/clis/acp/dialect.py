@@ -486,6 +486,9 @@ class AcpDialect(LiveDialect):
     def may_run_tool(self, chunk: bytes) -> bool:
         return b'"tool_call' in chunk
 
+    def may_end_turn(self, chunk: bytes) -> bool:
+        return b'"stopReason"' in chunk
+
     def _read(self, message: Message) -> Extracted:
         found: Extracted = None
         method = message.get("method")

@@ -304,6 +304,9 @@ class OpenCodeLiveDialect(LiveMessages):
     def may_run_tool(self, chunk: bytes) -> bool:
         return b'"status":"running"' in chunk
 
+    def may_end_turn(self, chunk: bytes) -> bool:
+        return b'"session.idle"' in chunk
+
     def runs_tool(self) -> bool:
         return False  # It tells of all.
 
