@@ -220,7 +220,8 @@ class Session:
         if self.cancelled:
             self.agent.note("late", json.dumps(answer))
             raise Cancelled
-        self.do_text(json.dumps(answer["result"]["outcome"] if "result" in answer else answer["error"]["code"]))
+        if "keeps quiet" not in self.agent.quirks:
+            self.do_text(json.dumps(answer["result"]["outcome"] if "result" in answer else answer["error"]["code"]))
 
 
 if __name__ == "__main__":

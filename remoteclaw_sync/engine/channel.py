@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
 from .. import errors
@@ -272,13 +271,10 @@ class Channel(Inbox):
 
     def look(self, now: float) -> EndReason | float:
         """Why the session must end now, or when to look again."""
-        return self._clocks.look(now, kept_waiting=False, in_tool=self._in_tool)
+        return self._clocks.look(now, kept_waiting=False, in_tool=self._in_tool, unread=self._is_unread)
 
     def _in_tool(self) -> bool:
-        return self.tools_outstanding or self._tool_call_unread() or ask(self._runs_tool)
-
-    def _tool_call_unread(self) -> bool:
-        return self._has_unread(partial(ask, self._may_run_tool))
+        return self.tools_outstanding or self._is_unread(self._may_run_tool) or ask(self._runs_tool)
 
     def leave(self, reason: EndReason | None, patience: float) -> None:
         """The CLI is told to forget the session."""

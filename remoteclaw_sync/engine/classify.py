@@ -195,6 +195,8 @@ def classify_error(
     """What kind of failure this is: "unknown" if nothing is recognised. Looks at the message (then the code), the
     HTTP status, and what this CLI means by its exit codes."""
     subtype = _from_text(message) or _from_text((code or "").replace("_", " "))
+    if subtype == "permission" and status in (401, 403):
+        subtype = "auth"  # Not a tool was refused, but the account.
     if subtype is None and status is not None:
         subtype = HTTP_STATUSES.get(status) or ("overloaded" if status >= 500 else None)
     if subtype is None and exit_code is not None and exit_codes is not None:

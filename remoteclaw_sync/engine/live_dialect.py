@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 
 from ..process.launch import FAREWELL_PATIENCE
-from ..types import AgentExecuteParams, Allow, Deny, PermissionMode, PermissionRequest
+from ..types import AgentEvent, AgentExecuteParams, Allow, Deny, PermissionMode, PermissionRequest
 from ..wire.jsonrpc import Peer
 from .dialect import Dialect
 
@@ -71,9 +71,18 @@ class LiveDialect(Dialect, abc.ABC):
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> bytes:
         """The caller's answer. Nothing, if the CLI does not wait for it any more."""
 
+    def take_told(self) -> list[AgentEvent]:
+        """What has come of the answer at once: a call that was refused may have ended with it."""
+        return []
+
     @abc.abstractmethod
     def interrupt(self) -> bytes | None:
         """What ends the turn and leaves the session; None if the CLI cannot do that."""
+
+    def may_end_turn(self, chunk: bytes) -> bool:
+        """Whether this output, which the consumer has not read yet, may be the end of the turn. Asked after an
+        interrupt, in a thread of its own."""
+        return False
 
     @abc.abstractmethod
     def steer(self, text: str) -> bytes | None:

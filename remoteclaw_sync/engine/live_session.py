@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -20,7 +20,15 @@ from ..process.abort_listener import AbortListener
 from ..process.ending import EndLatch, EndReason
 from ..process.launch import Exit, Limits, Phase, SpawnFailure, Strays, UnreadInputError
 from ..process.sweep import boot_ticks, is_dying
-from ..types import AgentErrorEvent, AgentExecuteParams, Allow, Deny, PermissionMode, PermissionRequest
+from ..types import (
+    AgentErrorEvent,
+    AgentEvent,
+    AgentExecuteParams,
+    Allow,
+    Deny,
+    PermissionMode,
+    PermissionRequest,
+)
 from ..wire.json_lines import LineReader
 from .agent import Agent
 from .approval import FAILED, what_is_remembered
@@ -441,6 +449,10 @@ class LiveSession(Session):
         left = None if self._due is None else max(self._due - time.monotonic(), 0.001)
         return Limits(self.agent.timeout, self.agent.tool_timeout, left)
 
+    def _interrupted_limits(self) -> Limits:
+        """From an interrupt on. A consumer who is late in reading that the CLI has obeyed is not its fault."""
+        return Limits(wall_clock=INTERRUPT_PATIENCE, is_over=self.dialect.may_end_turn)
+
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> None:
         if isinstance(decision, Allow) and decision.remember:
             known_by = what_is_remembered(request)
@@ -452,6 +464,9 @@ class LiveSession(Session):
             said = self.dialect.answer(request, Deny(FAILED))
         self._say()  # First what came before, so that the order does not depend on how many lines came at once.
         self._send(said)
+
+    def answered(self) -> Sequence[AgentEvent]:
+        return self.dialect.take_told()
 
     def remembers(self, request: PermissionRequest) -> bool:
         if what_is_remembered(request) not in self.remembered:
@@ -506,7 +521,7 @@ class LiveSession(Session):
             if said is None:
                 process.request_end(reason)  # The process is not worth keeping, or cannot be kept.
             else:
-                process.begin_phase(Phase.TURN, Limits(wall_clock=INTERRUPT_PATIENCE))
+                process.begin_phase(Phase.TURN, self._interrupted_limits())
 
     def wait_for_end(self) -> None:
         """The consumer waits, in `close`; without one, the interrupted turn ends on its own."""
@@ -535,7 +550,7 @@ class LiveSession(Session):
             if said is not None:
                 self._makes_room = True
                 self.transport.send(said)
-                self.transport.begin_phase(Phase.TURN, Limits(wall_clock=INTERRUPT_PATIENCE))
+                self.transport.begin_phase(Phase.TURN, self._interrupted_limits())
 
     # --- its end ----------------------------------------------------------------------------------------------
 

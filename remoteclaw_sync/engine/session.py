@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, ParamSpec, Protocol, TypeVar
 
 import attrs
@@ -13,7 +13,7 @@ from ..process.ending import EndLatch, EndReason
 from ..process.environment import host_environment
 from ..process.launch import Exit, SpawnFailure
 from ..redaction import Redactor, secrets_of_run
-from ..types import AgentErrorEvent, AgentExecuteParams, Allow, Deny, PermissionRequest
+from ..types import AgentErrorEvent, AgentEvent, AgentExecuteParams, Allow, Deny, PermissionRequest
 from ..wire.json_lines import LineReader
 from .agent import Agent
 from .dialect import Dialect
@@ -108,6 +108,10 @@ class Session:
 
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> None:
         """Pass on what the caller says to a request."""
+
+    def answered(self) -> Sequence[AgentEvent]:
+        """What has come of that at once: it is told before the agent says more."""
+        return ()
 
     def remembers(self, request: PermissionRequest) -> bool:
         """Whether the caller has approved this for the rest of the session; if so, the agent has been answered."""

@@ -223,6 +223,8 @@ class Turn:
                                     yield noted
                                     if type(noted) is AgentPermissionEvent and not ending.backlog_unwanted:
                                         self._decide(noted.request)
+                                        if not ending.backlog_unwanted:
+                                            yield from filter(None, map(note, session.answered()))
                                 if ending.backlog_unwanted:
                                     break
                         if limited:

@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from collections import deque
-from functools import partial
 
 from .. import errors
 from . import live_children as registry
@@ -460,7 +459,7 @@ class ChildProcess(Inbox):
             self.ending.claim(EndReason.LINGERED)
             return FOREVER
         kept_waiting = self._paused or self._backend.events_ended
-        found = self._clocks.look(now, kept_waiting=kept_waiting, in_tool=self._in_tool)
+        found = self._clocks.look(now, kept_waiting=kept_waiting, in_tool=self._in_tool, unread=self._is_unread)
         if isinstance(found, EndReason):
             if self.phase is Phase.IDLE and self._farewell is not None:
                 self.let_go()
@@ -477,11 +476,8 @@ class ChildProcess(Inbox):
 
     def _in_tool(self) -> bool:
         """Called only when a clock runs out, so it may be slow."""
-        return self.tools_outstanding or self._tool_call_unread() or ask(self._launch.runs_tool)
-
-    def _tool_call_unread(self) -> bool:
-        """Whether a consumer that lags behind may have a tool call still to read."""
-        return self._has_unread(partial(ask, self._launch.may_run_tool))
+        launch = self._launch
+        return self.tools_outstanding or self._is_unread(launch.may_run_tool) or ask(launch.runs_tool)
 
     def _apply_back_pressure(self, now: float) -> None:
         full = self._pending >= self._max_pending

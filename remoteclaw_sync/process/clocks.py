@@ -15,8 +15,10 @@ from .ending import EndReason
 from .launch import Limits, Phase
 
 Clock = Callable[[], float]
+Says = Callable[[bytes], bool]
 TimerFactory = Callable[[float, Callable[[], None]], threading.Timer]
 FOREVER = float("inf")
+LOOKS = 4  # In the time of a phase whose consumer is late, at whether it has read on.
 LONGEST_TIMER = 86_400.0  # threading.Timer takes what a C timestamp takes; a look once a day costs nothing.
 
 
@@ -71,6 +73,7 @@ class PhaseClocks:
         self._held = False
         self.begun = False  # Whether a phase has been set.
         self.last_life = self._current.began_at
+        self._late: tuple[_Current, float] | None = None  # In which phase the consumer was last late, and when.
 
     @property
     def phase(self) -> Phase:
@@ -93,10 +96,18 @@ class PhaseClocks:
         self.last_life = self._clock()
         self._held = False
 
-    def look(self, now: float, *, kept_waiting: bool, in_tool: Callable[[], bool]) -> EndReason | float:
+    def look(
+        self, now: float, *, kept_waiting: bool, in_tool: Callable[[], bool], unread: Callable[[Says], bool]
+    ) -> EndReason | float:
         """Why the child must end now, or when to check again."""
         current, limits = self._current, self._current.limits
         over = FOREVER if limits.wall_clock is None else current.began_at + limits.wall_clock
+        if now >= over and limits.wall_clock is not None and limits.is_over is not None:
+            if unread(limits.is_over):
+                self._late = current, now
+                return now + limits.wall_clock / LOOKS
+            if self._late is not None and self._late[0] is current:
+                over = self._late[1] + limits.wall_clock  # There may be more to say about it.
         if now >= over:
             return EndReason.LINGERED if current.phase is Phase.ENDING else EndReason.DEADLINE
         if limits.silence is None:

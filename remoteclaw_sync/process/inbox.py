@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from .clocks import Clock
 from .ending import EndLatch, EndReason
+from .life import ask
 
 # If a signal (Ctrl-C) comes just before the main thread waits for a lock, CPython handles it only after the wait.
 SIGNAL_PATIENCE = 0.1
@@ -109,11 +110,11 @@ class Inbox:
     def _pending(self) -> int:
         return self._bytes_in - self._bytes_out
 
-    def _has_unread(self, looked_for: Callable[[bytes], bool]) -> bool:
-        """Whether this is in what a consumer that lags behind has not read to its end."""
+    def _is_unread(self, hook: Callable[[bytes], bool] | None) -> bool:
+        """Whether the hook says yes to something that a consumer who lags behind has still to read."""
         before = b""
         for chunk in (self._in_hand, *self._chunks):
-            if chunk and looked_for(before + chunk):
+            if chunk and ask(hook, before + chunk):
                 return True
             before = chunk[-LONGEST_WORD:] if chunk else b""
         return False

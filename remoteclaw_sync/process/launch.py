@@ -35,11 +35,14 @@ class Limits:
         silence: without a sign of life from the child.
         silence_in_tool: the same while a tool runs. Without `silence` there is no silence clock at all.
         wall_clock: from the beginning of the phase, whatever the child says.
+        is_over: whether these words of the child's end the phase. While its consumer has not read them, the wall clock
+            waits.
     """
 
     silence: float | None = None
     silence_in_tool: float | None = None
     wall_clock: float | None = None
+    is_over: Callable[[bytes], bool] | None = None
 
 
 class Loan(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from remoteclaw_sync import (
 )
 from remoteclaw_sync.clis.acp.profiles import KNOWN, UNKNOWN, profile_of
 from remoteclaw_sync.clis.acp.prompt import blocks
+from remoteclaw_sync.engine.live_session import INTERRUPT_PATIENCE
 from tests.engine.live import heard_by, starts, steps
 from tests.fakes import codes, finished, wait_until
 
@@ -281,6 +283,24 @@ def test_a_decision_is_told_by_the_kind_of_the_option_and_never_for_good(
     assert codes(events) == warnings
 
 
+def test_a_call_ends_with_its_refusal_before_the_agent_says_more(tmp_path: Path) -> None:
+    with opened(tmp_path, approve=lambda request: Deny("No.")) as session:
+        events, result = finished(session.execute(steps(ASK, ["text", "Pity."])))
+        types = [event.type for event in events]
+        assert types == ["tool_use", "permission", "tool_result", "error", "text", "text"]
+        assert (result.ok, len(result.permission_denials)) == (True, 1)
+
+
+def test_an_agent_that_is_silent_after_a_refusal_is_not_given_the_time_of_a_tool(tmp_path: Path) -> None:
+    impatient = runtime(tmp_path, timeout=2.0, tool_timeout=60.0)
+    env = {"HOME": str(tmp_path), "FAKE_AGENT": json.dumps({"quirks": ["keeps quiet"]})}
+    with impatient.open_session(working_directory=tmp_path, env=env, approve=lambda request: False) as session:
+        other = {**CALL, "toolCallId": "other"}  # When it is asked about, all that was asked before has an answer.
+        events, result = finished(session.execute(steps(ASK, ["ask", other, KINDS], ["hang"])))
+    assert (codes(events), result.error_subtype) == (["WATCHDOG_TIMEOUT"], "timeout")
+    assert result.duration_ms < 30_000
+
+
 def test_a_yes_that_an_agent_would_only_take_for_good_is_not_given(tmp_path: Path) -> None:
     with opened(tmp_path, approve=lambda request: True) as session:
         events, result = finished(session.execute(steps(["ask", CALL, ["allow_always"]])))
@@ -449,6 +469,39 @@ def test_further_words_need_an_interrupt_and_take_the_forgotten_ones_along(tmp_p
     assert [block["text"] for block in second["prompt"]] == [first["prompt"][0]["text"], "more"]
 
 
+@pytest.mark.parametrize("profile", [None, "gemini"])  # With a process of its own, and with one that is shared.
+@pytest.mark.parametrize("is_steered", [False, True])
+def test_a_consumer_who_is_late_to_hear_of_an_obeyed_interrupt_does_not_cost_the_process(
+    profile: str | None, is_steered: bool, tmp_path: Path
+) -> None:
+    with opened(tmp_path, profile) as session:
+        session.warm()
+        pid = session.pid
+        with session.start(steps(["text", "One."], ["hang"])) as run:
+            for event in run:
+                if event.type == "text" and event.text == "One.":
+                    if is_steered:
+                        run.steer("more", interrupt=True)
+                    else:
+                        run.abort()
+                    time.sleep(INTERRUPT_PATIENCE + 1.0)
+        assert run.result is not None
+        assert (run.result.ok, run.result.aborted) == (is_steered, not is_steered)
+        assert run.result.text.endswith("more") == is_steered
+        assert session.pid == pid
+
+
+def test_an_interrupt_that_is_not_obeyed_ends_the_process_though_nobody_listens(tmp_path: Path) -> None:
+    with opened(tmp_path) as session:
+        with session.start(steps(["deafen"], ["text", "One."], ["hang"])) as run:
+            for event in run:
+                if event.type == "text":
+                    run.abort()
+                    assert wait_until(lambda: session.pid is None)
+        assert run.result is not None
+        assert run.result.aborted
+
+
 def test_a_shell_that_an_agent_leaves_running_is_ended_with_its_process(tmp_path: Path) -> None:
     running = update("tool_call", toolCallId="a", kind="execute", status="in_progress")
     with opened(tmp_path, "codex-acp") as session:
@@ -501,9 +554,12 @@ def test_only_an_end_of_turn_is_a_success(profile: str | None, answer: Any, subt
         assert (result.error_subtype, result.stop_reason) == (subtype, answer["stopReason"])
 
 
-def test_an_end_of_turn_without_a_word_is_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "said", [update("agent_thought_chunk", content={"type": "text", "text": "hm"}), ["text", "  \n"]]
+)
+def test_an_end_of_turn_without_a_word_is_none(said: list[Any], tmp_path: Path) -> None:
     with opened(tmp_path) as session:
-        result = session.run(steps(update("agent_thought_chunk", content={"type": "text", "text": "hm"})), check=False)
+        result = session.run(steps(said), check=False)
         assert result.error_subtype == "incomplete"
 
 

@@ -30,6 +30,7 @@ from remoteclaw_sync.clis.gemini import runtime as gemini
 from remoteclaw_sync.clis.gemini.failures import failure_of_prompt
 from remoteclaw_sync.clis.gemini.prompt import Workspace, escape_at_names, mention, without_command
 from remoteclaw_sync.clis.gemini.record import ChatRecord
+from tests.engine.live import heard_by
 from tests.fakes import fake_command, finished
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts" / "gemini" / "0.61.0"
@@ -697,6 +698,20 @@ def test_mcp_servers_that_gemini_leaves_out_of_an_untrusted_folder_are_told(tmp_
     errors_told = [event for event in events if isinstance(event, AgentErrorEvent)]
     told = [error.message for error in errors_told if error.code == errors.MCP_SERVER_FAILED]
     assert ["trusted" in message and "'lab'" in message for message in told] == ([] if is_trusted else [True])
+
+
+def test_a_session_belongs_to_the_folder_itself_and_not_to_a_link_to_it(tmp_path: Path) -> None:
+    """As the sessions of one-shot runs do: else neither could take up what the other has begun."""
+    agent = Path(__file__).parents[1] / "live_acp.py"
+    folder, link, said = tmp_path / "folder", tmp_path / "link", tmp_path / "said"
+    folder.mkdir()
+    said.mkdir()
+    link.symlink_to(folder)
+    runtime = GeminiCliRuntime([sys.executable, "-I", "-S", str(agent), str(said)])
+    with runtime.open_session(working_directory=link, env={"HOME": str(tmp_path)}) as session:
+        session.run("hello")
+    (new,) = (line["params"] for line in heard_by(said) if line.get("method") == "session/new")
+    assert new["cwd"] == os.path.realpath(folder)
 
 
 def test_the_record_of_a_conversation_counts_each_turn_by_itself(tmp_path: Path) -> None:

@@ -89,6 +89,12 @@ def test_the_http_status_counts_where_no_words_do(status: int, subtype: str) -> 
     assert classify_error("Session not found", status=status).error_subtype == "session_not_found"
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_an_account_that_has_no_permission_is_not_a_tool_that_was_refused(status: int) -> None:
+    assert classify_error("Permission denied: the key has been suspended", status=status).error_subtype == "auth"
+    assert classify_error("Permission denied", status=400).error_subtype == "permission"
+
+
 def test_an_exit_code_means_something_on_its_own_cli_only() -> None:
     assert classify_error(exit_code=41, provider="gemini").error_subtype == "auth"
     assert classify_error(exit_code=41, provider="claude").error_subtype == "unknown"

@@ -40,6 +40,7 @@ from remoteclaw_sync import (
     SessionBusyError,
     SessionFields,
 )
+from remoteclaw_sync.engine.live_session import INTERRUPT_PATIENCE
 from remoteclaw_sync.files import PREFIX
 from remoteclaw_sync.tool_server.server import SERVER_NAME as TOOLS_SERVER
 from tests.fakes import codes, done, finished, start_host, wait_until
@@ -514,6 +515,21 @@ def test_an_abort_signal_ends_the_turn_and_not_the_process(live: LiveCli, bench:
     with in_a_thread(lambda: bench.server.wait_for_requests(2), stop.set):
         assert done(session.execute("second words", abort_signal=stop)).aborted
     assert session.run("third words").text == "Three."
+    assert session.pid == pid
+
+
+def test_a_consumer_who_is_late_to_hear_of_the_abort_does_not_cost_the_process(
+    live: LiveCli, bench: Bench, session: AgentSession
+) -> None:
+    bench.server.script([Turn(text=["Half", Hold(), "."]), Turn(text="Whole.")])
+    with session.start("first words") as run:
+        for event in run:
+            if event.type == "text":
+                pid = session.pid
+                run.abort()
+                time.sleep(INTERRUPT_PATIENCE + 1.0)
+    assert session.pid == pid
+    assert session.run("second words").text == "Whole."
     assert session.pid == pid
 
 

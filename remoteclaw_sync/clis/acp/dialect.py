@@ -488,6 +488,9 @@ class AcpDialect(LiveDialect):
     def may_run_tool(self, chunk: bytes) -> bool:
         return b'"tool_call' in chunk
 
+    def may_end_turn(self, chunk: bytes) -> bool:
+        return b'"stopReason"' in chunk
+
     def _read(self, message: Message) -> Extracted:
         found: Extracted = None
         method = message.get("method")
@@ -503,8 +506,11 @@ class AcpDialect(LiveDialect):
             self.outbox.append(self._peer.take())
         if not self._told:
             return found
+        return [*self.take_told(), *([] if found is None else [found] if isinstance(found, AgentEvent) else found)]
+
+    def take_told(self) -> list[AgentEvent]:
         told, self._told = self._told, []
-        return [*([] if found is None else [found] if isinstance(found, AgentEvent) else found), *told]
+        return told
 
     def _on_update(self, update: Message) -> Extracted:
         kind = text(update, "sessionUpdate")
@@ -529,7 +535,7 @@ class AcpDialect(LiveDialect):
         notice = self.profile.mode_notice
         if not words or (notice is not None and notice.fullmatch(words)) or _is_sub_agents(meta):
             return None
-        self._has_said = True
+        self._has_said = self._has_said or not words.isspace()  # Gemini passes on what it takes for no answer itself.
         self._note_request()
         return self._after_calls(AgentTextEvent(words))
 

@@ -230,6 +230,9 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
             self._own_mode = self._own_mode or text(line, "permissionMode") or None
         return super().on_system(line)
 
+    def may_end_turn(self, chunk: bytes) -> bool:
+        return b'"type":"result"' in chunk
+
     def on_result(self, line: Message) -> AgentEvent | None:
         answered = {name for name in items(line, "user_message_uuids") if isinstance(name, str)}
         answered |= {text(line, "user_message_uuid")} - {""}

@@ -400,6 +400,9 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
     def may_run_tool(self, chunk: bytes) -> bool:
         return b'"item/started"' in chunk
 
+    def may_end_turn(self, chunk: bytes) -> bool:
+        return b'"turn/completed"' in chunk
+
     def _read(self, message: Message) -> Extracted:
         if "method" not in message and (handshake := message.get("id")) in (INITIALIZE, LOGIN):
             self._on_handshake(message, str(handshake))

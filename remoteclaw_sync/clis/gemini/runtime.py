@@ -234,7 +234,8 @@ class GeminiCliRuntime(SharingRuntime):
             failed = missing_programs(params.mcp_servers, environ.get("PATH"))
         else:
             failed = dict.fromkeys(params.mcp_servers, NOT_STARTED)
-        self.dialect.settings = self._live_settings(params, project, failed)
+        # Without links, as a one-shot process knows its folder: sessions belong to a folder by its name.
+        self.dialect.settings = self._live_settings(params, os.path.realpath(project), failed)
         self.dialect.record = ChatRecord(environ, project)
 
     def _live_settings(self, params: AgentExecuteParams, cwd: str, missing: Mapping[str, str]) -> AcpSettings:

@@ -17,6 +17,7 @@ from ...engine.dialect import Extracted
 from ...engine.outcome import Closing, Ended, RunOutcome
 from ...types import (
     AgentErrorEvent,
+    AgentEvent,
     AgentExecuteParams,
     Allow,
     Deny,
@@ -309,6 +310,9 @@ class OpenCodeLiveDialect(LiveMessages):
     def may_run_tool(self, chunk: bytes) -> bool:
         return b'"status":"running"' in chunk
 
+    def may_end_turn(self, chunk: bytes) -> bool:
+        return b'"session.idle"' in chunk
+
     def runs_tool(self) -> bool:
         return False  # It tells of all.
 
@@ -324,6 +328,9 @@ class OpenCodeLiveDialect(LiveMessages):
                     notice(self, heard.params)
         if said := self._peer.take():
             self.outbox.append(said)
+        return self.take_told()
+
+    def take_told(self) -> list[AgentEvent]:
         told = self._told[:]
         self._told.clear()
         return told
