@@ -211,6 +211,7 @@ class Chat:
             heard = 0 if local is None else local.count
             run.steer(text)  # type: ignore[arg-type] # It checks.
             self.conversations.note_further(run.run_id, heard, str(text))
+            return as_json({"heard": heard})
         elif verb == "answer":
             self._answer_request(run, body)
         else:

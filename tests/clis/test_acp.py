@@ -291,6 +291,7 @@ def test_a_call_ends_with_its_refusal_before_the_agent_says_more(tmp_path: Path)
         assert (result.ok, len(result.permission_denials)) == (True, 1)
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_silent_after_a_refusal_is_not_given_the_time_of_a_tool(tmp_path: Path) -> None:
     impatient = runtime(tmp_path, timeout=2.0, tool_timeout=60.0)
     env = {"HOME": str(tmp_path), "FAKE_AGENT": json.dumps({"quirks": ["keeps quiet"]})}
@@ -469,6 +470,7 @@ def test_further_words_need_an_interrupt_and_take_the_forgotten_ones_along(tmp_p
     assert [block["text"] for block in second["prompt"]] == [first["prompt"][0]["text"], "more"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", [None, "gemini"])  # With a process of its own, and with one that is shared.
 @pytest.mark.parametrize("is_steered", [False, True])
 def test_a_consumer_who_is_late_to_hear_of_an_obeyed_interrupt_does_not_cost_the_process(
@@ -491,6 +493,7 @@ def test_a_consumer_who_is_late_to_hear_of_an_obeyed_interrupt_does_not_cost_the
         assert session.pid == pid
 
 
+@pytest.mark.slow
 def test_an_interrupt_that_is_not_obeyed_ends_the_process_though_nobody_listens(tmp_path: Path) -> None:
     with opened(tmp_path) as session:
         with session.start(steps(["deafen"], ["text", "One."], ["hang"])) as run:

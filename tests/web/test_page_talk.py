@@ -316,6 +316,26 @@ def test_words_sent_while_the_agent_works_are_taken_in_and_stay_where_they_were_
     assert chat.text(".me.further .words") == "Only the tests, please."
 
 
+SLOW_REPLY = """
+    const fetched = window.fetch;
+    window.fetch = async (where, ...rest) => {
+      const reply = await fetched(where, ...rest);
+      if (String(where).endsWith("/steer")) await new Promise((resolve) => setTimeout(resolve, 400));
+      return reply;
+    };
+"""
+
+
+def test_an_answer_that_is_quicker_than_the_reply_to_its_words_is_below_them(serve: Starter, page: Opener) -> None:
+    chat = page(serve())
+    chat.type("demo:wait" + ENTER)
+    chat.until(lambda: "I wait for further words" in chat.text())
+    chat.script(SLOW_REPLY)
+    chat.type("Be brief." + ENTER)
+    chat.turns_done(1)
+    assert "You: Be brief.You added: “Be brief.”" in chat.text(".agent")
+
+
 def test_a_queued_message_is_sent_after_the_turn(serve: Starter, page: Opener) -> None:
     chat = page(serve())
     chat.type("demo:wait" + ENTER)

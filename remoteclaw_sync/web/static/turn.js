@@ -21,9 +21,10 @@ export class Turn {
     this.page = page;
     this.tools = new Map();
     this.cards = new Map();
-    this.further = [...asked.further];
+    this.further = asked.further.map(([heard, text]) => ({ heard, text }));
     this.open = null;  // What takes the next piece, and its kind.
     this.waiting = [];  // Frames that are not shown yet.
+    this.hold = null;  // They are not shown before this promise.
     this.isDone = false;
     this.isLeft = false;
     this.result = null;
@@ -78,10 +79,12 @@ export class Turn {
       if (this.isLeft) return;
       if (!this.waiting.length) {
         if (this.isRead) return;
+        while (this.further[0]?.isNew) this.interject(this.further.shift().text);
         await new Promise((resolve) => { this.wake = resolve; });
         continue;
       }
       await nextFrame();
+      await this.hold;
       const until = performance.now() + BUDGET;
       while (this.waiting.length && performance.now() < until) this.showNext();
       this.page.grew();
@@ -160,12 +163,12 @@ export class Turn {
 
   // What somebody said while the agent worked, where it was said.
   sayFurther(frame) {
-    while (this.wasInterrupted(frame)) this.interject(this.further.shift()[1]);
+    while (this.wasInterrupted(frame)) this.interject(this.further.shift().text);
   }
 
   // Whether something was said before this event that is not shown yet.
   wasInterrupted(frame) {
-    return this.further.length > 0 && this.further[0][0] < numberOf(frame);
+    return this.further.length > 0 && this.further[0].heard < numberOf(frame);
   }
 
   interject(text) {
@@ -242,7 +245,7 @@ export class Turn {
 
   over() {
     this.closePiece();
-    while (this.further.length) this.interject(this.further.shift()[1]);
+    while (this.further.length) this.interject(this.further.shift().text);
     this.isDone = true;
     this.box.classList.remove("busy");
     this.box.removeAttribute("aria-busy");
@@ -266,8 +269,13 @@ export class Turn {
   }
 
   async steer(text) {
-    await post(`/api/runs/${this.asked.run_id}/steer`, { text });
-    this.interject(text);
+    const posted = post(`/api/runs/${this.asked.run_id}/steer`, { text });
+    // What comes meanwhile may be the answer to these words already, which is shown below them.
+    this.hold = Promise.race([posted.catch(() => null), sleep(1000)]);
+    const { heard } = await posted;
+    if (this.isDone) return this.interject(text);
+    this.further.push({ heard, text, isNew: true });
+    this.wake?.();
   }
 }
 
