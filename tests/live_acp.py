@@ -195,8 +195,13 @@ class Session:
     def do_settings(self) -> None:
         self.do_text(json.dumps(self.settings))
 
-    def do_hang(self) -> None:
-        self.wait_for(lambda: False)
+    def do_hang(self, call_id: str = "") -> None:
+        """Until the turn is cancelled, which this call is then said to have failed by."""
+        try:
+            self.wait_for(lambda: False)
+        finally:
+            if call_id:
+                self.tell("tool_call_update", toolCallId=call_id, status="failed")
 
     def do_deafen(self) -> None:
         """No cancel is taken from now on."""

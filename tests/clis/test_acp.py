@@ -505,10 +505,13 @@ def test_an_interrupt_that_is_not_obeyed_ends_the_process_though_nobody_listens(
         assert run.result.aborted
 
 
-def test_a_shell_that_an_agent_leaves_running_is_ended_with_its_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("profile", "hang"), [("codex-acp", ["hang"]), ("vibe-acp", ["hang", "a"])])
+def test_a_shell_that_an_agent_leaves_running_is_ended_with_its_process(
+    profile: str, hang: list[Any], tmp_path: Path
+) -> None:
     running = update("tool_call", toolCallId="a", kind="execute", status="in_progress")
-    with opened(tmp_path, "codex-acp") as session:
-        with session.start(steps(running, ["hang"])) as run:
+    with opened(tmp_path, profile) as session:
+        with session.start(steps(running, hang)) as run:
             for event in run:
                 if event.type == "tool_use":
                     run.abort()

@@ -151,6 +151,7 @@ class AcpDialect(LiveDialect):
         self._in_flight: list[Message] | None = None  # What the agent works on.
         self._has_begun = False
         self._interrupted = False
+        self._shell_was_interrupted = False
         self._has_said = False
         self._is_command = False
         self._calls = ToolCalls(self.profile)
@@ -248,6 +249,7 @@ class AcpDialect(LiveDialect):
         if self._session is None:
             return None
         self._interrupted = True
+        self._shell_was_interrupted = self._runs_shell()  # Now: Mistral Vibe calls it failed, and lets it run on.
         self._prompt = None
         if self._in_flight is not None and self.outcome.terminal is None:
             self._peer.notify("session/cancel", {"sessionId": self._session})
@@ -714,8 +716,11 @@ class AcpDialect(LiveDialect):
 
     # --- its end --------------------------------------------------------------------------------------------------
 
+    def _runs_shell(self) -> bool:
+        return any(call.kind == "execute" for call in self._calls.open)
+
     def _on_turn_over(self, answer: Answered | Failed) -> list[AgentEvent]:
-        shell_runs = any(call.kind == "execute" for call in self._calls.open)
+        shell_runs = self._shell_was_interrupted or self._runs_shell()
         events = list(self._calls.end_all())
         self._asked.clear()
         self.count()

@@ -173,6 +173,7 @@ KNOWN: Mapping[str, Profile] = {
             command=("vibe-acp",),
             install="pip install mistral-vibe",
             login="start vibe once and log in",
+            shells_survive=True,
             usage_of_session=True,
         ),
         Profile(  # 0.99.1

@@ -124,8 +124,8 @@ class ToolCalls:
 
     @property
     def open(self) -> list[Call]:
-        """Those that have begun and not ended."""
-        return [call for call in self._calls.values() if call.is_announced and not call.is_over]
+        """Those that have begun and not ended, for any thread."""
+        return [call for call in list(self._calls.values()) if call.is_announced and not call.is_over]
 
     def told(self, said: Message, is_first: bool) -> Iterator[AgentEvent]:
         """A piece about a call: of the kind that begins one, or any other."""
