@@ -430,10 +430,10 @@ class AgentRunResult(Value):
         total_cost_usd, api_duration_ms, num_turns, stop_reason: if the CLI reports them.
         error_subtype: the kind of failure ("auth", "timeout", ...; README lists them).
         permission_denials: tool calls that were refused.
-        exit_code: the CLI's; negative for a signal, None if it never started or had to be left running.
+        exit_code: the CLI's; negative for a signal, None if the CLI never started or had to be left.
         stderr: the last 64 KiB of the CLI's stderr, without known secrets.
         output: the answer as an instance of the requested `output_type`; None without one. `to_dict()` converts it to
-            JSON, and `from_dict()` leaves it like that.
+            JSON, and `from_dict()` leaves it as JSON.
         retry_after: seconds until another try may succeed, if the vendor says so, after a rate limit or usage limit.
     """
 
@@ -639,7 +639,7 @@ class AgentDeliveryResult(Value):
         run: how the run ended.
         mcp: what the agent itself sent and scheduled.
         error: why there is no (complete) answer, in words; None if all went well.
-        warnings: what else went wrong, in words, most importantly that the conversation will not be remembered.
+        warnings: what else went wrong, in words; above all, that the conversation will not be remembered.
         handled_as: "turn": the agent was asked. "steered": the message was added to the run of an earlier one, whose
             answer covers both. "answer": it answered a question from the agent. "rejected": a run was going on.
     """

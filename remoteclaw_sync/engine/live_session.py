@@ -209,7 +209,7 @@ class LiveSession(Session):
                 self._process = None
 
     def rest(self) -> None:
-        """The same, without a gate: raises SessionBusyError if there is a turn; so does a turn begun meanwhile."""
+        """Like `cool`, without a gate: raises SessionBusyError if there is a turn; so does a turn begun meanwhile."""
         with self._lock:
             self._check_free()
             self._warming = True
@@ -420,7 +420,7 @@ class LiveSession(Session):
             except TimeoutError:
                 if timeout is not None and (left is None or timeout <= left):
                     raise
-                if overdue is not None and process.ending.reason is None:  # And the answer is not in what has arrived.
+                if overdue is not None and process.ending.reason is None:  # Nor is the answer in what has arrived.
                     message = f"{self.agent.program} has not answered {overdue!r} in time"
                     self._failure = SpawnFailure(errors.WATCHDOG_TIMEOUT, message)
                     process.request_end(EndReason.LINGERED)
@@ -588,7 +588,7 @@ class LiveSession(Session):
                 pass
         except TimeoutError:
             self.transport.request_close()
-        self.meanwhile.clear()  # They belong to the turn that is over, not to the next one.
+        self.meanwhile.clear()  # These warnings belong to the turn that is over, not to the next one.
 
     def _end_turn(self) -> None:
         process, outcome = self.transport, self.dialect.outcome

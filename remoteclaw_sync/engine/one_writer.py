@@ -22,7 +22,7 @@ from ..process.host import after_fork
 
 try:
     import fcntl
-except ImportError:  # Windows: there a session is not held.
+except ImportError:  # On Windows, sessions are not held.
     fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)

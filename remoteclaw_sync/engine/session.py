@@ -73,7 +73,7 @@ class Session:
         return self._redactor(text) if text and self._redactor is not None else text
 
     def open(self, due: float | None) -> Transport:
-        """A way to the agent, not yet started. `due` is when the turn has to be over."""
+        """A connection to the agent, not yet started. `due` is when the turn has to be over."""
         self.dialect = self.agent.new_dialect(self.params)
         signal = self.params.abort_signal
         self._setup = RunSetup(self.agent, self.params, self.dialect, self.remedied, due, signal)

@@ -268,7 +268,7 @@ class ChildProcess(Inbox):
         self._backend.wake()
 
     def request_close(self) -> None:
-        """Like `request_end`, because nobody wants any more output."""
+        """Ask for the child's tree to be ended because nobody wants any more output."""
         self.request_end(EndReason.CLOSED)
 
     def begin_exit(self) -> None:

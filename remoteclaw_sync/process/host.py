@@ -15,7 +15,7 @@ NOT_KNOWN = "0"  # As a start time: there is no /proc to read it from.
 
 
 def host_identity() -> str:
-    """This process, as a word that fits into a file name: pid, start time, and where the pid is valid."""
+    """This process, as a string that can be part of a file name: pid, start time, and where the pid is valid."""
     return _identity_of(os.getpid())
 
 
