@@ -1,4 +1,4 @@
-"""Run AI agent CLIs (Claude Code, Gemini CLI, Codex, OpenCode) as subprocesses; one blocking event stream.
+"""Run AI agent CLIs (Claude Code, Gemini CLI, Codex, OpenCode) as subprocesses, with one blocking event stream.
 
     from remoteclaw_sync import create_cli_runtime
 
@@ -6,20 +6,20 @@
         if event.type == "text":
             print(event.text, end="", flush=True)
 
-Every run yields text, thinking, tool_use, tool_result and error events, and ends with exactly one done.
+Every run yields text, thinking, tool_use, tool_result and error events, and ends with exactly one done event.
 
 Start here:
-    create_cli_runtime      a runtime by name: "claude", "gemini", "codex", "opencode", "demo"
+    create_cli_runtime      makes a runtime by name: "claude", "gemini", "codex", "opencode", "demo"
     CLIRuntimeBase          execute() (a generator), start() (a handle), run() (the result), ask() (a typed answer)
-    AgentSession            the same on a process that stays, from open_session(): many turns, approvals
+    AgentSession            the same with a process that stays, from open_session(): many turns, approvals
     SessionPool             many conversations on a few such processes
-    AgentExecuteParams      all that can be asked of a run
+    AgentExecuteParams      everything that can be asked of a run
     AgentEvent              what a run yields: AgentTextEvent, AgentToolUseEvent, ..., AgentDoneEvent
-    AgentRunResult          how it ended
+    AgentRunResult          how a run ended
     McpServerConfig, tool   tools for the agent: MCP servers, Python functions
     ChannelBridge           from a chat message to an answer
     SessionStore            keeps sessions for several machines; see export_session() and import_session()
-    ReplayRuntime           a recorded run, played again; see also remoteclaw_sync.testing
+    ReplayRuntime           replays a recorded run; see also remoteclaw_sync.testing
     remoteclaw_sync.web     streams for Flask, Django and other WSGI applications
 
 Calls block until they have their result. Bad arguments raise ValueError or TypeError at once. A failure during a run is
@@ -247,7 +247,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # For a type checker every name would exist, and be Any.
+if not TYPE_CHECKING:  # Otherwise a type checker would think that every name exists and is Any.
 
     def __getattr__(name: str) -> Any:
         module_name = _LAZY.get(name)

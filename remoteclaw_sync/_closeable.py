@@ -1,4 +1,4 @@
-"""What has to be closed, as a context manager."""
+"""A context manager for things that must be closed."""
 
 from __future__ import annotations
 

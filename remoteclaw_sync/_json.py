@@ -1,4 +1,4 @@
-"""Strictly standard JSON, from whatever values an agent's tools may use."""
+"""Writes strictly standard JSON, whatever values an agent's tools may use."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ LARGEST_FILE = 1024 * 1024
 
 
 def read_object(path: str) -> dict[str, Any]:
-    """The object in a small file; an empty one if the file is missing or holds something else.
+    """The object in a small file; an empty one if the file is missing or contains something else.
 
-    It may come from a repository, which can contain a link to /dev/zero or a FIFO: we do not wait for those.
+    The file may come from a repository, which can contain a link to /dev/zero or to a FIFO: we do not wait for those.
     """
     try:
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
@@ -35,7 +35,7 @@ def dump(value: Any, separators: tuple[str, str] = SPACED) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=separators, default=str)
     except (ValueError, RecursionError):
-        # NaN, or nested too deeply for the encoder, which cannot go as deep as the parser.
+        # It contains NaN, or is nested too deeply for the encoder, which cannot go as deep as the parser.
         return "".join(_pieces(value, *separators))
 
 

@@ -1,4 +1,4 @@
-"""What every value class shares: plain-dict round trips and field checks.
+"""What all value classes share: conversion to and from plain dicts, and field checks.
 
 Knows nothing about runs or CLIs, so that `types.py` reads as a list of facts.
 """
@@ -18,15 +18,15 @@ ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
 def decoded_by(decode: Callable[[Any], Any]) -> dict[str, Any]:
-    """Field metadata: how from_dict() turns the plain value back into ours."""
+    """Field metadata: how from_dict() turns the plain value back into the field's type."""
     return {"decode": decode}
 
 
 def plain(value: Any) -> Any:
-    """The JSON-ready form of one value: values become dicts, tuples lists, paths strings.
+    """The JSON-ready form of one value: Values become dicts, tuples become lists, paths become strings.
 
-    Without recursion, because a tool's input may be nested as deeply as a parser can read. Raises ValueError for a
-    value that contains itself.
+    Does not recurse, because a tool's input may be nested as deeply as a parser can read. Raises ValueError for a value
+    that contains itself.
     """
     made, items = _opened(value)
     if items is None:
@@ -53,7 +53,7 @@ def plain(value: Any) -> Any:
 
 
 def _opened(value: Any) -> tuple[Any, Iterator[tuple[Any, Any]] | None]:
-    """The plain form; for a container an empty one, and the items to fill in."""
+    """The plain form; for a container, an empty one and the items to fill in."""
     if type(value) in ATOMS:
         return value, None
     if isinstance(value, Value):
@@ -69,10 +69,10 @@ def _opened(value: Any) -> tuple[Any, Iterator[tuple[Any, Any]] | None]:
 
 @attrs.frozen
 class Value:
-    """Base of all frozen values: `to_dict()` and `from_dict()` are inverse over JSON."""
+    """Base of all frozen values: `from_dict()` is the inverse of `to_dict()`, also by way of JSON."""
 
     def to_dict(self) -> dict[str, Any]:
-        """This value as a dict of plain JSON types, snake_case keys."""
+        """This value as a dict of plain JSON types with snake_case keys."""
         return {
             field.name: plain(getattr(self, field.name))
             for field in attrs.fields(type(self))
@@ -81,7 +81,8 @@ class Value:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The value `to_dict()` was called on. Unknown keys are ignored, so newer writers can be read."""
+        """The value that `to_dict()` was called on. Unknown keys are ignored, so that data from newer versions can be
+        read."""
         kwargs: dict[str, Any] = {}
         for field in attrs.fields(cls):
             if field.init and field.name in data and not field.metadata.get("transient"):
@@ -92,22 +93,22 @@ class Value:
 
 
 def each(decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A decoder for a list of such values."""
+    """A decoder for a list of values that `decode` decodes."""
     return lambda items: tuple(decode(item) for item in items)
 
 
 def each_value(decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A decoder for a mapping to such values."""
+    """A decoder for a mapping to values that `decode` decodes."""
     return lambda items: {key: decode(item) for key, item in items.items()}
 
 
 def as_tuple(value: Any) -> Any:
-    """Converter for sequence fields. A lone string is left alone, so that the validator can refuse it."""
+    """Converter for sequence fields. A single string is left unchanged, so that the validator can refuse it."""
     return value if isinstance(value, str | bytes) or not hasattr(value, "__iter__") else tuple(value)
 
 
 def as_dict(value: Any) -> Any:
-    """Converter for mapping fields: a private copy, so a caller's later change does not reach a run."""
+    """Converter for mapping fields: makes a private copy, so that a caller's later change does not reach a run."""
     if value is None:
         return {}
     return dict(value) if isinstance(value, Mapping) else value
@@ -133,7 +134,7 @@ def check_text(name: str, value: object, *, empty_ok: bool = False) -> None:
 
 
 def check_strings(name: str, value: object) -> None:
-    """A tuple of such texts (each may be empty)."""
+    """A tuple of texts as `check_text` accepts them (each may be empty)."""
     if not isinstance(value, tuple):
         raise TypeError(f"{name} must be a sequence of str, not {type(value).__name__}")
     for index, item in enumerate(value):
@@ -141,13 +142,13 @@ def check_strings(name: str, value: object) -> None:
 
 
 def check_env(name: str, value: object, *, unset_ok: bool) -> None:
-    """A mapping of variable names to values; with `unset_ok` None removes the variable."""
+    """A mapping of variable names to values; with `unset_ok`, the value None removes the variable."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} must be a mapping of str to str, not {type(value).__name__}")
     for key, item in value.items():
         check_text(f"a key of {name}", key)
         if "=" in key:
-            # Only the part before it is shown: the rest is a value that went into the wrong place.
+            # Only the part before the "=" is shown: the rest is a value that was put in the wrong place.
             raise ValueError(f"{name}: the name {key.partition('=')[0]!r}... must not contain '='")
         if item is None and unset_ok:
             continue
@@ -155,7 +156,7 @@ def check_env(name: str, value: object, *, unset_ok: bool) -> None:
 
 
 def check_seconds(name: str, value: object, *, none_ok: bool = True) -> None:
-    """A positive number of seconds; with `none_ok` also None, for no limit."""
+    """A positive number of seconds; with `none_ok`, None too, for no limit."""
     if value is None and none_ok:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -166,7 +167,7 @@ def check_seconds(name: str, value: object, *, none_ok: bool = True) -> None:
         seconds = float(value)
     except OverflowError:
         raise ValueError(f"{name} is too large a number of seconds{or_none}") from None
-    if not seconds > 0:  # NaN is not, either.
+    if not seconds > 0:  # Also true for NaN.
         raise ValueError(f"{name} must be a positive number of seconds{or_none}, not {value}")
 
 
@@ -179,7 +180,7 @@ def check_size(name: str, value: object) -> None:
 
 
 def check_count(name: str, value: object, least: int = 0) -> None:
-    """A whole number, not below the least."""
+    """A whole number that is at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if value < least:
@@ -203,13 +204,13 @@ def check_amount(name: str, value: object, *, none_ok: bool = False) -> None:
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """One of a few words."""
+    """One of these words."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
 def check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Keywords must exist. The message names the unknown one, and the one that was probably meant."""
+    """Keywords that exist. The message names the unknown one, and the one that was probably meant."""
     known = tuple(known)
     for name in names:
         if name not in known:
@@ -241,7 +242,7 @@ def check_path(name: str, value: object) -> None:
 
 
 def _as_utf_8(path: object) -> object:
-    """The path as the CLIs expect it. In an ASCII locale os.getcwd() has surrogates instead of non-ASCII characters."""
+    """The path as the CLIs expect it. In an ASCII locale, os.getcwd() returns surrogates for non-ASCII characters."""
     try:
         return os.fsencode(path).decode(errors="surrogateescape") if isinstance(path, str) else path
     except UnicodeEncodeError:

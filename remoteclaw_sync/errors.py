@@ -3,9 +3,9 @@
     RemoteClawError
     ├── AgentRunError              `run()`: the run failed; carries its result and error events
     │   └── AgentOutputError       `ask()`: the answer is not what was asked for
-    ├── SessionBusyError           a second turn on a session whose turn is not over, or that somebody else holds
-    ├── SessionTransferError       a session cannot be exported or imported; `reason` says what is in the way
-    ├── StaleSessionError          a session store has a newer state than the one that was to be replaced
+    ├── SessionBusyError           the session has a turn that is not over, or somebody else holds it
+    ├── SessionTransferError       a session cannot be exported or imported; `reason` says why
+    ├── StaleSessionError          a session store has a newer state than the one to be replaced
     ├── UnsupportedOperationError  this CLI, or this way of running it, cannot do that
     └── UnknownProviderError       `create_cli_runtime()`: also a ValueError
 
@@ -44,7 +44,7 @@ INVALID_OUTPUT: Final = "INVALID_OUTPUT"
 LIMIT_EXCEEDED: Final = "LIMIT_EXCEEDED"
 REPLAY_MISMATCH: Final = "REPLAY_MISMATCH"
 
-# The codes above as a type. A CLI may also report a code of its own, so `AgentErrorEvent.code` is any str.
+# The codes above as a type. A CLI may also report its own codes, so `AgentErrorEvent.code` may be any str.
 ErrorCode: TypeAlias = Literal[
     "CLI_NOT_FOUND",
     "CLI_NOT_EXECUTABLE",
@@ -70,7 +70,7 @@ ErrorCode: TypeAlias = Literal[
     "REPLAY_MISMATCH",
 ]
 
-# Errors that a run survives: they do not explain a non-zero exit or a missing answer.
+# Errors that a run survives. They do not explain a non-zero exit or a missing answer.
 SURVIVABLE: frozenset[str | None] = frozenset({LINE_TOO_LONG, EXTRACT_EVENT_FAILED, MCP_SERVER_FAILED, CLI_WARNING})
 
 
@@ -79,7 +79,7 @@ class RemoteClawError(Exception):
 
 
 class RunSetupError(RemoteClawError):
-    """Raised by a hook that prepares a run. The run yields an `error` event with this `code`, then `done`."""
+    """Raised by a hook that prepares a run. The run then yields an `error` event with this `code`, and `done`."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         self.code: ErrorCode = code
@@ -95,30 +95,30 @@ class AgentRunError(RemoteClawError):
         super().__init__(f"{self._cause()} [{result.error_subtype or 'unknown'}]")
 
     def _cause(self) -> str:
-        # The last one that could have ended the run: earlier ones may be retries, which CLIs report as errors too.
+        # The last one that could have ended the run. Earlier ones may be retries, which CLIs report as errors too.
         fatal = [error for error in self.errors if error.code not in SURVIVABLE] or list(self.errors)
         return fatal[-1].message if fatal else "the run failed"
 
     def __reduce__(self) -> tuple[type[AgentRunError], tuple[AgentRunResult, tuple[AgentErrorEvent, ...]]]:
-        # By default an exception pickles only its message; this one must cross process pools with its result.
+        # By default, an exception pickles only its message; this one must pass through process pools with its result.
         return (type(self), (self.result, self.errors))
 
 
 class AgentOutputError(AgentRunError):
-    """The agent has answered, but not what was asked for, also after it was told so. `text` is what it said."""
+    """The agent's answer does not fit the type that was asked for, even after it was told so. `text` is the answer."""
 
     @property
     def text(self) -> str:
-        """The answer that is of no use."""
+        """The answer that does not fit."""
         return self.result.text
 
 
 class SessionBusyError(RemoteClawError):
-    """The session has a turn that is not over yet, or another run or live session writes to it."""
+    """The session has a turn that is not over yet, or another run or live session is using it."""
 
 
 class SessionHeldError(AgentRunError, SessionBusyError):
-    """`run()`: the run failed because somebody else holds the session it was to resume."""
+    """`run()`: the run failed because somebody else holds the session that it should resume."""
 
 
 def run_failure(result: AgentRunResult, errors: Sequence[AgentErrorEvent] = ()) -> AgentRunError:
@@ -143,12 +143,13 @@ TransferObstacle: TypeAlias = Literal[
 
 
 class SessionTransferError(RemoteClawError):
-    """A session cannot be exported or imported. `reason` says what is in the way; nothing has been changed.
+    """A session cannot be exported or imported. `reason` says why; nothing has been changed.
 
-    "not_found": the CLI has no such session; "damaged": not a whole capsule; "newer_format": made by a newer version of
-    this package; "newer_cli": made by a newer CLI than the one here; "other_provider": of another CLI; "too_large";
-    "unsafe": a name or a place that it must not be written to; "local_newer": the session here has all of the capsule
-    and more; "diverged": both have something that the other one lacks; "cli_failed": the CLI's own export or import.
+    "not_found": the CLI has no such session; "damaged": not a complete capsule; "newer_format": made by a newer version
+    of this package; "newer_cli": made by a newer CLI than the one here; "other_provider": made by another CLI;
+    "too_large"; "unsafe": has a name or a place that must not be written to; "local_newer": the session here has all
+    that the capsule has, and more; "diverged": each has something that the other lacks; "cli_failed": the CLI's own
+    export or import failed.
     """
 
     def __init__(self, reason: TransferObstacle, message: str) -> None:
@@ -160,8 +161,8 @@ class SessionTransferError(RemoteClawError):
 
 
 class StaleSessionError(RemoteClawError):
-    """The store has another state of the session than the one that was to be replaced: somebody else has saved since.
-    `generation` is the one that the store has now; 0 if it has none."""
+    """The store's state of the session is not the one that should be replaced: somebody else has saved meanwhile.
+    `generation` is that of the state in the store now; 0 if it has none."""
 
     def __init__(self, generation: int, message: str) -> None:
         self.generation = generation
@@ -176,7 +177,7 @@ class UnsupportedOperationError(RemoteClawError):
 
 
 class UnknownProviderError(RemoteClawError, ValueError):
-    """There is no runtime of that name. `provider` is the name, `known` lists those that exist."""
+    """There is no runtime with that name. `provider` is the name, `known` lists those that exist."""
 
     def __init__(self, provider: object, known: Sequence[str]) -> None:
         self.provider = provider

@@ -1,4 +1,4 @@
-"""Makes the runtime for a provider's name."""
+"""Makes a runtime by its provider's name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .demo.runtime import DemoOptions, DemoRuntime
 
 SUPPORTED_PROVIDERS = NAMES
-ACP = "acp"  # Any agent that speaks this protocol.
+ACP = "acp"  # Any agent that speaks the Agent Client Protocol.
 DEMO = "demo"  # Not a supported CLI, but a runtime like any other.
 
 
@@ -40,11 +40,11 @@ def create_cli_runtime(provider: Literal["demo"], **options: Unpack[DemoOptions]
 @overload
 def create_cli_runtime(provider: str, **options: Unpack[CliOptions]) -> CLIRuntimeBase: ...
 def create_cli_runtime(provider: str, **options: Any) -> CLIRuntimeBase:
-    """The runtime for a provider; case and surrounding space do not matter, options go to its constructor.
+    """Make the runtime for a provider. Case and surrounding spaces do not matter. Options go to its constructor.
 
     "demo" is an agent that comes with this package and needs neither a CLI nor an account. "acp" is any agent that
-    speaks the Agent Client Protocol (`command=["goose", "acp"]`); some have names of their own ("goose", "qwen").
-    Raises UnknownProviderError (a ValueError) that lists the known ones.
+    speaks the Agent Client Protocol (`command=["goose", "acp"]`); some agents have their own names ("goose", "qwen").
+    Raises UnknownProviderError (a ValueError), which lists the known names.
     """
     name = provider.strip().lower() if isinstance(provider, str) else ""
     if name not in NAMES and profile_named(name) is not None:
@@ -54,7 +54,7 @@ def create_cli_runtime(provider: str, **options: Any) -> CLIRuntimeBase:
 
 
 def runtime_class(name: str, asked_for: object = None) -> type[CLIRuntimeBase]:
-    """The class that serves this provider (a name as in SUPPORTED_PROVIDERS, or "demo")."""
+    """The runtime class for this provider (a name in SUPPORTED_PROVIDERS, "acp" or "demo")."""
     if name == DEMO:
         from .demo.runtime import DemoRuntime
 

@@ -1,11 +1,11 @@
-"""Every temporary file and folder of ours, and reading files that somebody else may have put there.
+"""Makes all our temporary files and folders, and reads files that somebody else may have put in place.
 
-Everything made here is private (0600, 0700) and has its owner's identity in its name. So a host that was killed leaves
-nothing for good: the next run removes what no live host owns, and so does `doctor --repair`, by the same rule
+Everything made here is private (0600, 0700) and has its owner's identity in its name. So a killed host leaves nothing
+behind for good: the next run removes what no live host owns, and so does `doctor --repair`, by the same rule
 (`abandoned`).
 
 In a folder that others write to, such as a checked-out repository, we read only regular files of limited size: git
-stores links, and a link to /dev/zero or to a FIFO would fill the memory or never end.
+stores links, and reading a link to /dev/zero or to a FIFO would fill the memory or never end.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ from typing import BinaryIO
 from .process.host import has_lasted, host_identity
 
 PREFIX = "remoteclaw-"
-# Nothing else in these folders may be taken for ours: identity (see process/identity.py), eight random digits, suffix.
+# Only these names are ours: identity (see process/host.py), eight random hex digits, suffix.
 OWNED_NAME = re.compile(r"\.?remoteclaw-(\d+-\d+-[0-9a-f]{8})-[0-9a-f]{8}(?:\.[a-z.]+)?")
-# A host in another container that shares the folder cannot be seen from here, nor can one from before the last boot.
+# A host in another container that shares the folder, or from before the last boot, cannot be seen from here. Its files
+# are removed when they are this old.
 UNSEEN_OWNER_SECONDS = 86_400.0
 # Listing a folder takes about a microsecond per name. Large folders are listed so rarely that it takes 1 % of the time.
 SMALL_FOLDER = 50
 PAUSE_PER_NAME = 1e-4
-SETTLED_NS = 1_000_000_000  # A folder that has just changed may change again without another time.
+SETTLED_NS = 1_000_000_000  # A folder that has just changed may change again without getting a new mtime.
 OPENED_BY_THE_SHELL = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 _sweep_lock = threading.Lock()
-_next_sweep: dict[str, float] = {}  # Folder -> when it may be looked through again.
-_last_clean: dict[str, int] = {}  # Folder -> when it had changed last, as it was seen without a file of another host.
+_next_sweep: dict[str, float] = {}  # Folder -> when it may be searched again.
+_last_clean: dict[str, int] = {}  # Folder -> its mtime when it was last seen without a file of another host.
 
 
 # --- making -------------------------------------------------------------------------------------------------------
 
 
 def new_file(folder: str, suffix: str, data: bytes, *, hidden: bool = False, durable: bool = False) -> str:
-    """Make a file that only its owner can read and return its path; with `durable` it is synced to disk. After an error
-    there is no file."""
+    """Make a file that only its owner can read, and return its path; with `durable`, it is synced to disk. If an error
+    occurs, no file is left."""
     while True:
         path = os.path.join(folder, _new_name(suffix, hidden=hidden))
         try:
@@ -82,8 +83,8 @@ def private(path: str, flags: int) -> int:
 
 
 def user_folder(name: str) -> str:
-    """The path of a private folder that all hosts of this user share, made if it is missing. Raises OSError if somebody
-    else has put something in its place."""
+    """The path of a private folder that all hosts of this user share. It is made if it is missing. Raises OSError if
+    somebody else has put something in its place."""
     path = _user_folder(name)
     try:
         status = os.lstat(path)
@@ -98,7 +99,7 @@ def user_folder(name: str) -> str:
 
 
 def remove_user_folder(name: str) -> None:
-    """Remove it if it is empty; it is made again when needed."""
+    """Remove that folder if it is empty. It is made again when needed."""
     with contextlib.suppress(OSError):
         os.rmdir(_user_folder(name))
 
@@ -108,12 +109,12 @@ def _user_folder(name: str) -> str:
 
 
 def longest_folder(base: str) -> int:
-    """How many bytes the path of a new folder in `base` would have."""
+    """How many bytes the path of a new folder in `base` has."""
     return len(os.fsencode(os.path.join(base, _new_name(""))))
 
 
 def replace_file(path: str, data: bytes, mode: int = 0o600) -> None:
-    """Replace `path` with `data` atomically: complete, synced, and with the right mode before anyone can see it."""
+    """Replace the content of `path` atomically: it is complete, synced and has the right mode before anyone sees it."""
     temporary = new_file(os.path.dirname(path), "", data, hidden=True, durable=True)
     try:
         if mode != 0o600:
@@ -125,13 +126,13 @@ def replace_file(path: str, data: bytes, mode: int = 0o600) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove a file or folder made here. A second call does nothing, nor does one in a forked copy of its owner."""
+    """Remove a file or folder made here. Does nothing on a second call, or in a forked copy of its owner."""
     if owner_of(path) == host_identity():
         _remove(path)
 
 
 def owner_of(path: str) -> str | None:
-    """The owner's identity in this name; None if the name is not one of ours."""
+    """The identity of the owner, from the file name; None if the name is not one of ours."""
     found = OWNED_NAME.fullmatch(os.path.basename(path))
     return None if found is None else found[1]
 
@@ -143,7 +144,7 @@ def _new_name(suffix: str, *, hidden: bool = False) -> str:
 def _remove(path: str) -> None:
     try:
         os.unlink(path)
-    except (IsADirectoryError, PermissionError):  # What unlink() says of a folder: on Linux, elsewhere.
+    except (IsADirectoryError, PermissionError):  # What unlink() raises for a folder: on Linux; elsewhere.
         shutil.rmtree(path, ignore_errors=True)
     except OSError:
         pass
@@ -153,8 +154,8 @@ def _remove(path: str) -> None:
 
 
 def sweep(folder: str) -> None:
-    """Remove what dead hosts have left here. Cheap enough for every run: a folder is not listed again until it has
-    changed, and one that is slow to list is listed rarely."""
+    """Remove what dead hosts have left in this folder. Cheap enough for every run: a folder is not listed again until
+    it has changed, and one that is slow to list is listed rarely."""
     try:
         changed = os.stat(folder).st_mtime_ns
     except OSError:
@@ -162,7 +163,7 @@ def sweep(folder: str) -> None:
     with _sweep_lock:
         if time.monotonic() < _next_sweep.get(folder, 0.0) or _last_clean.get(folder) == changed:
             return
-        _next_sweep[folder] = float("inf")  # Another thread is at it.
+        _next_sweep[folder] = float("inf")  # Keeps other threads out while this one is at work.
     names: list[os.DirEntry[str]] = []
     try:
         names = _names_in(folder)
@@ -175,7 +176,7 @@ def sweep(folder: str) -> None:
 
 
 def abandoned(folder: str) -> list[str]:
-    """Files and folders here that belong to a dead host of this user."""
+    """The files and folders in this folder that belong to dead hosts of this user."""
     return _abandoned(_names_in(folder))
 
 
@@ -218,17 +219,17 @@ def _is_abandoned(entry: os.DirEntry[str]) -> bool:
     return not lives
 
 
-# --- reading what may be somebody else's ------------------------------------------------------------------------------
+# --- reading what others may have put there ---------------------------------------------------------------------------
 
 
 def open_regular(path: str | os.PathLike[str], *, follow: bool = False) -> BinaryIO:
-    """A regular file, opened to be read. Raises OSError for anything else, without waiting for it or touching it.
+    """A regular file, opened for reading. Raises OSError for anything else, without waiting for it or touching it.
 
-    With `follow` it may be a link to a regular file.
+    With `follow`, the path may be a link to a regular file.
     """
     # Checked twice: opening a device may have side effects, and the file may have been replaced in between.
     _check_regular(os.stat(path, follow_symlinks=follow), path)
-    # A file that the caller named may be opened in the caller's thread, where Ctrl-C would leak a bare descriptor.
+    # A file that the caller named may be opened in the caller's thread, where Ctrl-C could leak a bare descriptor.
     file = open(path, "rb") if follow else _open_strictly(path)  # noqa: SIM115 - closed below, or given to the caller
     try:
         _check_regular(os.fstat(file.fileno()), path)
@@ -239,7 +240,7 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = False) -> Binar
 
 
 def _open_strictly(path: str | os.PathLike[str]) -> BinaryIO:
-    """Neither follows a link nor waits for the other end of a FIFO, in case one was put there just now."""
+    """Open without following a link or waiting for the other end of a FIFO, in case one was put there just now."""
     flags = ("O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_NOFOLLOW", "O_BINARY")
     return open(os.open(path, os.O_RDONLY | sum(map(_flag, flags))), "rb")
 
@@ -255,7 +256,7 @@ def read_regular(path: str | os.PathLike[str], limit: int, *, follow: bool = Fal
 
 
 def read_named(path: str | os.PathLike[str], limit: int) -> bytes:
-    """The same for a file that the user named, which may also be a pipe that the shell opened (`<(...)`)."""
+    """The same for a file named by the user, which may also be a pipe that the shell opened (`<(...)`)."""
     if not os.fsdecode(path).startswith(OPENED_BY_THE_SHELL):
         return read_regular(path, limit, follow=True)
     with open(path, "rb") as file:
@@ -279,7 +280,7 @@ def _check_regular(status: os.stat_result, path: str | os.PathLike[str]) -> None
 
 
 def _flag(name: str) -> int:
-    """That flag of open(); 0 if the system does not have it."""
+    """The flag of open() with this name; 0 if the system does not have it."""
     return int(getattr(os, name, 0))
 
 

@@ -1,4 +1,4 @@
-"""What runs may use at most: `Budget`, shared by many of them, and `Price`, for CLIs that do not tell what they cost.
+"""Limits on what runs may use: `Budget`, shared by many runs, and `Price`, for CLIs that do not report their costs.
 
 Knows nothing about runs. The limits of a single run are fields of `AgentExecuteParams`.
 """
@@ -30,7 +30,7 @@ class Price(Value):
         input: tokens of the prompt that were not in a cache.
         output: tokens of the answer.
         cache_read: tokens of the prompt that were read from a cache (default: as `input`).
-        cache_write: tokens that were written into one (default: as `input`).
+        cache_write: tokens that were written to a cache (default: as `input`).
     """
 
     input: float
@@ -51,12 +51,12 @@ class Price(Value):
         return (fresh * self.input + output * self.output + cache_read * read + cache_write * write) / MILLION
 
 
-# One price for every model, or one for each; a price is also understood as a mapping: {"input": 2, "output": 8}.
+# One price for all models, or one for each. A price may also be given as a mapping: {"input": 2, "output": 8}.
 Prices: TypeAlias = Price | Mapping[str, float] | Mapping[str, Price | Mapping[str, float]]
 
 
 def as_prices(prices: Prices | None) -> dict[str, Price]:
-    """By model; `ANY_MODEL` for the others. Raises TypeError or ValueError."""
+    """The prices by model; `ANY_MODEL` for all others. Raises TypeError or ValueError."""
     if prices is None:
         return {}
     if isinstance(prices, Price):
@@ -81,7 +81,7 @@ def _as_price(name: str, price: Any) -> Price:
 
 @attrs.frozen(kw_only=True)
 class BudgetSpent(Value):
-    """What has been used of a budget, in this period if it has periods."""
+    """What has been used of a budget; if it has periods, in the current one."""
 
     tokens: int = 0
     cost_usd: float = 0.0
@@ -101,7 +101,7 @@ class BudgetSpent(Value):
         )
 
     def less(self, other: BudgetSpent) -> BudgetSpent:
-        """What this is more than the other."""
+        """The difference between this and the other."""
         return BudgetSpent(
             tokens=self.tokens - other.tokens,
             cost_usd=self.cost_usd - other.cost_usd,
@@ -113,17 +113,18 @@ class BudgetSpent(Value):
 
 
 class Budget:
-    """What any number of runs may use together: `budget=` of each of them, in any thread.
+    """What any number of runs may use together. Pass it to each run as `budget=`, in any thread.
 
-    Counted while they run, also for those that fail or are aborted. A run that takes the budget over one of its limits
-    is ended; when there is nothing left, further ones are refused before they start (`error_subtype="limit"`).
+    Usage is counted while the runs are going on, including those that fail or are aborted. A run that takes the budget
+    over one of its limits is ended; when nothing is left, further runs are refused before they start
+    (`error_subtype="limit"`).
 
     Args:
-        max_tokens, max_cost_usd, max_turns, max_tool_calls: as the fields of a run, for all of them together.
+        max_tokens, max_cost_usd, max_turns, max_tool_calls: like the fields of a run, but for all runs together.
         max_runs: how many runs and turns may be started.
-        period: after which all counts begin at zero: "hour", "day" or "month" (UTC), or seconds.
-        spent: what has been used before, for instance by the process before this one. If its period is over, nothing.
-        clock: gives the time in seconds since 1970.
+        period: the time after which all counts begin at zero again: "hour", "day" or "month" (UTC), or seconds.
+        spent: what was used before, for example by the previous process. Ignored if its period is over.
+        clock: returns the time in seconds since 1970.
     """
 
     def __init__(
@@ -164,25 +165,25 @@ class Budget:
 
     @property
     def spent(self) -> BudgetSpent:
-        """What has been used so far, in this period."""
+        """What has been used so far in this period."""
         with self._lock:
             return self._current()
 
     @property
     def is_used_up(self) -> bool:
-        """Whether a further run would be refused."""
+        """Whether another run would be refused."""
         with self._lock:
             return self._reached() is not None
 
     def reset(self) -> None:
-        """Begin at zero."""
+        """Begin at zero again."""
         with self._lock:
             self._spent = BudgetSpent(period=self._now())
 
     # --- for the engine ---------------------------------------------------------------------------------------
 
     def begin_run(self) -> str | None:
-        """Count a run; or why it must not start, in words."""
+        """Count a run. Returns, in words, why it must not start; None if it may."""
         with self._lock:
             reached = self._reached()
             if reached is None:
@@ -190,7 +191,8 @@ class Budget:
             return None if reached is None else f"the budget is used up ({reached})"
 
     def book(self, used: BudgetSpent) -> str | None:
-        """Count what a run has used since it last did; in words what is over its limit now, if something is."""
+        """Count what a run has used since it was last counted. Returns, in words, the limit that is exceeded now, if
+        any."""
         with self._lock:
             spent = self._add(used)
             for name, limit in self._limits():
@@ -202,12 +204,12 @@ class Budget:
         while True:
             before = self._current()
             after = before + used
-            if self._spent is before:  # Else a signal handler or the GC has counted something in between.
+            if self._spent is before:  # Otherwise a signal handler or the GC has counted something in between.
                 self._spent = after
                 return after
 
     def _taken_up(self, spent: BudgetSpent) -> BudgetSpent:
-        """What was used before; if it does not say when, or periods do not matter here, it counts now."""
+        """What was used before. If it has no period, or this budget has none, it counts for the current one."""
         return spent if spent.period and self.period is not None else attrs.evolve(spent, period=self._now())
 
     def _reached(self) -> str | None:
@@ -223,14 +225,14 @@ class Budget:
         return tuple((name, getattr(self, name)) for name in names)
 
     def _current(self) -> BudgetSpent:
-        """The counts, which begin at zero with a new period."""
+        """The counts, which begin at zero in each new period."""
         period = self._now()
         if self._spent.period != period:
             self._spent = BudgetSpent(period=period)
         return self._spent
 
     def _now(self) -> str:
-        """The name of the period that it is."""
+        """The name of the current period."""
         if self.period is None:
             return ""
         if isinstance(self.period, str):

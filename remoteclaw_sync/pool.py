@@ -23,20 +23,20 @@ from .runtime import DEFAULT_IDLE_TIMEOUT, CLIRuntimeBase
 from .session import AgentSession
 from .types import AgentExecuteParams, AgentRunResult, LeaseFields, PermissionMode, RunFields
 
-DEFAULT_WARM = 8  # Processes; one takes 140 to 220 MB.
+DEFAULT_WARM = 8  # Processes; each takes 140 to 220 MB.
 MOST_KNOWN = 10_000  # Conversations without a process whose fields are remembered.
-POOL_OPTIONS = ("max_warm", "idle_timeout", "spare", "session_store")  # Beside the fields of all sessions.
-# What each lease has for itself, because its process does not know of it.
+POOL_OPTIONS = ("max_warm", "idle_timeout", "spare", "session_store")  # Besides the fields of all sessions.
+# The fields that each lease has for itself, because its process does not know about them.
 LEASE_FIELDS = ("approve", "max_turns", "max_tool_calls", "max_tokens", "max_cost_usd", "budget")
 
 
 @attrs.define(eq=False)
 class _Conversation:
-    """One that has, or had a short while ago, a process; or waits for one."""
+    """A conversation that has a process, had one until recently, or waits for one."""
 
     live: LiveSession
     door: Door
-    given: LeaseFields  # By whoever leased it.
+    given: LeaseFields  # The fields of the last lease.
     leases: weakref.WeakSet[_Lease] = attrs.field(init=False, factory=weakref.WeakSet)
 
     @property
@@ -52,14 +52,14 @@ class _Conversation:
 
 @attrs.frozen
 class _Memory:
-    """What is kept of a conversation whose process is gone."""
+    """What is remembered of a conversation whose process is gone."""
 
     given: LeaseFields
     remembered: set[tuple[str, str]]
 
 
 class _Lease(AgentSession):
-    """A session of a pool, as one of its users has it. Closing it leaves the process to the pool."""
+    """A session of a pool, as one user has leased it. Closing it leaves the process to the pool."""
 
     def __init__(
         self, pool: SessionPool, conversation: _Conversation, fields: AgentExecuteParams, moved: _Moved | None
@@ -74,8 +74,8 @@ class _Lease(AgentSession):
         conversation.leases.add(self)
 
     def close(self) -> None:
-        """Give the session back to its pool, which keeps the process. If a turn of this user is not over, it is
-        aborted, and the process ended."""
+        """Give the session back to its pool, which keeps the process. If this user's turn is not over, it is aborted
+        and the process is ended."""
         if not self._is_closed:
             self._is_closed = True
             turn = None if self._turn is None else self._turn()
@@ -118,7 +118,7 @@ class _Lease(AgentSession):
 
 
 class _Moved:
-    """The lease's part in a session store: nobody else has the session until it is saved."""
+    """The lease's part in a session store: nobody else can have the session until it is saved."""
 
     def __init__(self, handover: Handover, provider: str, place: Place) -> None:
         self._handover, self._provider, self._place = handover, provider, place
@@ -126,7 +126,8 @@ class _Moved:
         self._handed: HandedOver | None = None
 
     def fetch(self, session_id: str, let_go: Callable[[str], object]) -> None:
-        """Raises SessionBusyError if somebody else has it, SessionTransferError if it cannot be used here."""
+        """Fetch the session. Raises SessionBusyError if somebody else has it, SessionTransferError if it cannot be used
+        here."""
         turn = self._handover.turn(self._key(session_id), self._place, is_unwanted=lambda: True, let_go=let_go)
         try:
             self._handed = self._stack.enter_context(turn)
@@ -136,7 +137,7 @@ class _Moved:
 
     @contextlib.contextmanager
     def saving(self, lease: AgentSession) -> Iterator[None]:
-        """Around the moment in which the pool takes the lease back."""
+        """Wraps the moment in which the pool takes the lease back, and saves the session after it."""
         with self._stack:
             yield
             session_id = lease.session_id
@@ -148,7 +149,7 @@ class _Moved:
             self._handed.save(session_id, held=True)
 
     def drop(self) -> None:
-        """There is no lease after all."""
+        """Called if there is no lease after all."""
         self._stack.close()
 
     def _key(self, session_id: str) -> str:
@@ -156,8 +157,8 @@ class _Moved:
 
 
 def _kept(memory: _Memory | None) -> LeaseFields:
-    """The fields that a conversation keeps from lease to lease. Who decides, and what it may use, is not among them: a
-    lease that names no approver must not ask the one of somebody else."""
+    """The fields that a conversation keeps from lease to lease. The approver and the limits are not among them: a lease
+    without an approver must not ask somebody else's."""
     given = {} if memory is None else {name: value for name, value in memory.given.items() if name not in LEASE_FIELDS}
     return cast(LeaseFields, given)
 
@@ -166,23 +167,23 @@ class SessionPool(Closeable):
     """Leases live sessions to any number of threads, on at most `max_warm` processes.
 
     A session that is given back (`close()`, or the end of its `with` block) keeps its process, so that the next lease
-    by its `session_id` is answered at once. If another session needs the process's place, the idle one that was not
-    used for the longest time is let go; its conversation goes on with another process when it is leased again. A turn
-    that finds all processes busy waits for one, within its deadline; it can be aborted meanwhile.
+    by its `session_id` is answered at once. If another session needs a process and there is no room, the process that
+    has been idle for longest is let go; its conversation gets another one when it is leased again. A turn that finds
+    all processes busy waits for one, within its deadline; it can be aborted meanwhile.
 
-    Where sessions share a process (Codex), processes are counted and not sessions. Use the pool as a context manager,
-    or `close()` it.
+    If sessions share a process (Codex), processes are counted, not sessions. Use the pool as a context manager, or
+    `close()` it.
 
     Args:
         runtime: the agent.
-        max_warm: how many processes at the most.
+        max_warm: the most processes at once.
         idle_timeout: seconds after which an idle process is let go; None keeps it.
-        spare: how many processes are started before anybody asks, as long as there is room: for new conversations with
-            the fields below, or those with which the last new one was leased.
+        spare: how many processes are started before anybody asks, if there is room: for new conversations with the
+            fields below, or with those of the last new lease.
         session_store: keeps the sessions themselves, for pools on several machines: a lease by `session_id` fetches
-            the state that the store has, unless it is here already, and its end saves the new one. Such a session is
-            leased once at a time, over all machines; a second lease raises SessionBusyError.
-        fields: those of all sessions, as of `runtime.open_session()`; `session()` may give others.
+            the state in the store, unless it is here already, and the end of the lease saves the new state. Such a
+            session can be leased only once at a time, over all machines; a second lease raises SessionBusyError.
+        fields: for all sessions, as in `runtime.open_session()`; `session()` may give others.
     """
 
     def __init__(
@@ -216,10 +217,10 @@ class SessionPool(Closeable):
     def session(self, session_id: str | None = None, **fields: Unpack[LeaseFields]) -> AgentSession:
         """Lease a session: a new conversation, or the one with this id. Use it as a context manager, or `close()` it.
 
-        A conversation that is leased twice is one conversation, with one turn at a time: a second one raises
-        SessionBusyError. Fields that are not given are those with which this pool last leased it (but `approve`,
-        limits and the budget are of one lease only), or else the pool's.
-        Nothing is started here; but if other fields than before need another process, the old one is let go first.
+        A conversation that is leased twice is one conversation, with one turn at a time: a second turn raises
+        SessionBusyError. Fields that are not given keep their values from this pool's last lease of the conversation
+        (except for `approve`, the limits and the budget, which belong to one lease), or else have the pool's.
+        Nothing is started here; but if changed fields need another process, the old one is let go first.
         Raises SessionBusyError if somebody else leases the conversation with other fields, ValueError or TypeError for
         bad arguments, RuntimeError if the pool is closed.
         """
@@ -268,9 +269,9 @@ class SessionPool(Closeable):
         return lease
 
     def cool(self, session_id: str) -> bool:
-        """Let the idle process of this conversation go, so that others can take it up by its id. Blocks until then.
+        """Let this conversation's idle process go, so that others can resume it by its id. Blocks until it is gone.
 
-        Returns whether there was one. Raises SessionBusyError if it has a turn.
+        Returns whether there was a process. Raises SessionBusyError if the conversation has a turn.
         """
         with self._seats.lock:
             conversation = self._find(session_id)
@@ -283,7 +284,7 @@ class SessionPool(Closeable):
         return True
 
     def close(self) -> None:
-        """Abort the turns that run, and wait until all processes are gone (bounded, some seconds)."""
+        """Abort the running turns, and wait until all processes are gone (bounded: some seconds)."""
         with self._seats.lock:
             self._is_closed = True
             lives = [conversation.live for conversation in self._conversations]
@@ -311,7 +312,7 @@ class SessionPool(Closeable):
         return conversation
 
     def _adapt(self, conversation: _Conversation, opened: LiveSession) -> bool:
-        """Whether the conversation has these fields, or can be given them as it is."""
+        """Give the conversation these fields if its process allows it. Returns whether it has them now."""
         live, wanted = conversation.live, opened.fields
         adapted = attrs.evolve(live.fields, model=wanted.model, permission_mode=wanted.permission_mode)
         is_alike = starts_alike(adapted, wanted)
@@ -326,7 +327,7 @@ class SessionPool(Closeable):
         return True
 
     def _forget(self, conversation: _Conversation) -> None:
-        """It has no process any more, or is not to have one; its fields are kept."""
+        """Remove a conversation that no longer has a process, or should not have one. Its fields are kept."""
         self._conversations = [one for one in self._conversations if one is not conversation]
         name = conversation.live.session_id
         if name is not None:
@@ -342,7 +343,7 @@ class SessionPool(Closeable):
         self._seats.look()
 
     def _tidy(self) -> None:
-        """Forget the conversations that nobody leases and that have no process, or no name to be leased by."""
+        """Forget the conversations that nobody leases and that have no process, or no id to lease them by."""
         for one in list(self._conversations):
             if not one.is_wanted and (one.live.pid is None or one.live.session_id is None):
                 self._forget(one)
@@ -360,14 +361,14 @@ class SessionPool(Closeable):
             turn.request_end(EndReason.ABORTED)
         if not is_over and not others_want_it:
             live.shut()
-            conversation.door.leave()  # Perhaps nobody ever asks for the turn's end.
+            conversation.door.leave()  # Perhaps nobody iterates over the turn to its end.
         with self._seats.lock:
             self._tidy()
         self._seats.look()
 
     def _stock(self, given: LeaseFields) -> None:
-        """Start processes for conversations like this one."""
-        runtime, agent = self._runtime, self._agent  # Not the pool: it is to be gone when its user drops it.
+        """Start processes for conversations with these fields."""
+        runtime, agent = self._runtime, self._agent  # No reference to the pool, so that dropping it ends it.
 
         def new_spare() -> tuple[LiveSession, Hashable | None]:
             live = runtime.open_session(idle_timeout=None, **given)._live
@@ -377,5 +378,5 @@ class SessionPool(Closeable):
 
 
 def _repeatable(given: LeaseFields) -> LeaseFields:
-    """The same, to be used more than once."""
+    """The same fields, with iterables as tuples, so that they can be used more than once."""
     return {**given, "tools": as_tuple(given.get("tools", ())), "extra_args": as_tuple(given.get("extra_args", ()))}

@@ -1,4 +1,4 @@
-"""`AgentSession`: a conversation with a process that stays."""
+"""`AgentSession`: a conversation whose process stays between turns."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .verbs import Verbs
 
 
 class AgentSession(Closeable, Verbs):
-    """Many turns with one agent, each with the verbs of a runtime: `execute`, `start`, `run`.
+    """Many turns with one agent, with the same verbs as a runtime: `execute`, `start`, `run`.
 
-    Made by `runtime.open_session()`. A warm process serves its turns; if that is gone (idle for too long, crashed,
+    Made by `runtime.open_session()`. A warm process serves the turns; if it is gone (idle for too long, crashed,
     killed), the next turn starts another one and resumes. One turn at a time: a second one raises SessionBusyError.
-    The rest may be called from any thread. Use it as a context manager, or `close()` it.
+    All other methods may be called from any thread. Use the session as a context manager, or `close()` it.
 
-    A turn takes a prompt and the fields `images`, `deadline`, `abort_signal`, `prompt_syntax`, `output_type`. The
-    others are the session's.
+    A turn takes a prompt and the fields `images`, `deadline`, `abort_signal`, `prompt_syntax`, `output_type`. All other
+    fields belong to the session.
     """
 
     def __init__(self, live: LiveSession) -> None:
@@ -34,7 +34,7 @@ class AgentSession(Closeable, Verbs):
 
     @property
     def session_id(self) -> str | None:
-        """What the CLI calls this conversation, for resuming it; None before the first turn."""
+        """The CLI's id for this conversation, to resume it with; None before the first turn."""
         return self._live.session_id
 
     @property
@@ -43,31 +43,31 @@ class AgentSession(Closeable, Verbs):
         return self._live.pid
 
     def warm(self) -> None:
-        """Start the process now, so that the next turn need not wait for it. Blocks until it is ready.
+        """Start the process now, so that the next turn does not have to wait for it. Blocks until it is ready.
 
         If it cannot be started, the next turn tries again and says why. Raises SessionBusyError during a turn.
         """
         self._live.warm()
 
     def set_model(self, name: str | None) -> None:
-        """Another model (None: the CLI's own choice), at the latest from the next turn on. Does not block."""
+        """Use another model (None: the CLI's own choice), from the next turn on at the latest. Does not block."""
         if name is not None:
             check_text("name", name)
         self._live.set_model(name)
 
     def set_permission_mode(self, mode: PermissionMode) -> None:
-        """Another permission mode, at the latest from the next turn on.
+        """Use another permission mode, from the next turn on at the latest.
 
-        Where the CLI can change it only at its start, the process is let go, which may take two seconds; during a turn
+        If the CLI can set it only when it starts, the process is let go, which may take two seconds; during a turn,
         that raises SessionBusyError.
         """
         check_choice("mode", mode, get_args(PermissionMode))
         self._live.set_permission_mode(mode)
 
     def close(self) -> None:
-        """Abort the turn that runs, if there is one, and wait until the process is gone (bounded, some seconds).
+        """Abort the running turn, if there is one, and wait until the process is gone (bounded: some seconds).
 
-        The conversation stays with the CLI: `session_id` resumes it, also in a run without a session.
+        The CLI keeps the conversation: `session_id` resumes it, even in a run without a session.
         """
         self._live.shut()
 
@@ -79,7 +79,7 @@ class AgentSession(Closeable, Verbs):
         return self._live.new_turn(asking(self._live.agent, params, self._live.fields.output_type))
 
     def _own_fields(self) -> AgentExecuteParams:
-        """What holds for all turns."""
+        """The fields that apply to all turns."""
         return self._live.fields
 
     def _checked(self, params: AgentExecuteParams | str, fields: RunFields) -> AgentExecuteParams:
@@ -104,7 +104,7 @@ class AgentSession(Closeable, Verbs):
 
 
 def set_fields(params: AgentExecuteParams) -> Mapping[str, Any]:
-    """Those that are not left at their defaults."""
+    """The fields that differ from their defaults."""
     plain = _defaults()
     names = (field.name for field in attrs.fields(AgentExecuteParams))
     found = {name: getattr(params, name) for name in names}

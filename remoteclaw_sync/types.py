@@ -1,7 +1,7 @@
 """The contract: what goes into a run, what comes out of it, and what is delivered.
 
-All values are frozen attrs classes with `to_dict()` / `from_dict()` for JSON. Nothing here starts
-a process, a thread or a clock.
+All values are frozen attrs classes with `to_dict()` / `from_dict()` for JSON. Nothing here starts a process, a thread
+or a clock.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ ErrorSubtype: TypeAlias = Literal[
     "untrusted_directory",
 ]
 
-# How a run is done: by a process that gets one prompt and exits, or by one that stays and can be talked to.
+# How a run is done: with a process that gets one prompt and exits, or with one that stays and can be talked to.
 TransportChoice: TypeAlias = Literal["auto", "oneshot", "live"]
 
 # What became of a chat message.
 HandledAs: TypeAlias = Literal["turn", "steered", "answer", "rejected"]
 
-# Tool names are built from server names ("mcp__<server>__<tool>"); the APIs behind the CLIs end near this.
+# Tool names are built from server names ("mcp__<server>__<tool>"); the limit of the APIs behind the CLIs is near this.
 MAX_MCP_NAME_LENGTH = 128
 
 
@@ -76,7 +76,7 @@ MAX_MCP_NAME_LENGTH = 128
 
 
 def _show_url(url: str | None) -> str:
-    # Many servers take their key as a query parameter, as the user's password, or as part of the path.
+    # Many servers expect their key as a query parameter, as the password in the URL, or as part of the path.
     shown = url and re.sub(r"(?<=//)[^?#]*@|[?#].*", "", url, flags=re.DOTALL)
     return repr(shown and re.sub(r"(?<=/)(?=[^/]*\d)(?=[^/]*[A-Za-z])[\w~.=-]{16,}(?=/|$)", "...", shown))
 
@@ -85,8 +85,8 @@ def _show_url(url: str | None) -> str:
 class McpServerConfig(Value):
     """One MCP server for the run: a program to start, or a URL to connect to.
 
-    `trust=True` lets its tools run without an approval that nobody could give in a headless run.
-    Values of `env` and `headers` are secrets: they reach no command line, log, repr or world-readable file.
+    `trust=True` lets its tools run without approval, which nobody could give in a headless run.
+    Values of `env` and `headers` are secrets: they never appear in a command line, log, repr or world-readable file.
     """
 
     command: str | None = None
@@ -136,7 +136,7 @@ def _check_mcp_servers(servers: object) -> None:
 
 
 def _check_abort_signal(signal: object) -> None:
-    # Recognised by its methods, because multiprocessing's works too. The class itself has them, but is not an event.
+    # Recognised by its methods, because multiprocessing's works too. A class has these methods, but is not an event.
     wait = getattr(signal, "wait", None)
     if wait is None or not hasattr(signal, "is_set") or isinstance(signal, type):
         raise TypeError(f"abort_signal must be a threading.Event, not {type(signal).__name__}")
@@ -147,7 +147,7 @@ def _check_abort_signal(signal: object) -> None:
 
 
 def _takes_timeout(wait: Callable[..., object]) -> bool:
-    """Whether this is how `threading.Event.wait` is called; asyncio's, trio's and anyio's have to be awaited."""
+    """Whether it can be called like `threading.Event.wait`; asyncio's, trio's and anyio's have to be awaited."""
     if inspect.iscoroutinefunction(wait):
         return False
     try:
@@ -155,7 +155,7 @@ def _takes_timeout(wait: Callable[..., object]) -> bool:
     except TypeError:
         return False
     except ValueError:
-        pass  # Written in C, without a signature.
+        pass  # It is written in C and has no signature.
     return True
 
 
@@ -167,14 +167,14 @@ class PermissionRequest(Value):
     """The agent asks whether it may call a tool, or asks the user something.
 
     Args:
-        id: of this request, as the CLI names it.
+        id: the CLI's id of this request.
         tool_name: the tool.
-        tool_id: of the call; the `tool_use` event has the same.
+        tool_id: the id of the call; the `tool_use` event has the same.
         input: the arguments of the call.
         reason: why the CLI asks, if it says so.
         session_id: the conversation that asks, if it has an id yet.
-        parent_tool_use_id: the call that started the sub-agent which asks, if one does.
-        questions: what the user is asked, as the CLI puts it; answer with `Allow(answers={question: answer})`.
+        parent_tool_use_id: if a sub-agent asks, the call that started it.
+        questions: what the user is asked, in the CLI's format; answer with `Allow(answers={question: answer})`.
     """
 
     id: str
@@ -192,10 +192,10 @@ class Allow(Value):
     """The call may be made.
 
     Args:
-        input: other arguments for it, all of them; None leaves them as they are.
-        remember: allow further calls of this tool (of a shell: this same command) without asking, until the session
-            is closed.
-        answers: to the questions of the request, by their wording.
+        input: other arguments for the call, all of them; None leaves them unchanged.
+        remember: allow further calls of this tool (for a shell: only of the same command) without asking, until the
+            session is closed.
+        answers: the answers to the questions of the request, by the text of the question.
     """
 
     input: Mapping[str, Any] | None = None
@@ -222,29 +222,29 @@ def _check_approve(approve: object) -> None:
 
 @attrs.frozen
 class AgentExecuteParams(Value):
-    """Input of one run. Checked when it is built: every message names the field.
+    """The input of one run. It is checked when it is built, and error messages name the field.
 
     Args:
         prompt: what the agent is asked. It is text, not syntax: `/clear` or `@file` reach the model as written.
         session_id: continue this conversation of the CLI.
-        mcp_servers: tools for this run, beside the user's own.
-        abort_signal: setting this event ends the run, also while nobody is iterating.
+        mcp_servers: tools for this run, besides the user's own.
+        abort_signal: setting this event ends the run, even while nobody is iterating.
         working_directory: where the agent works (default: the host's current directory).
         env: variables for the CLI on top of the host's environment; None removes one.
         system_prompt: instructions on top of the CLI's own.
         model: a model name as the CLI knows it.
         permission_mode: "default" (the CLI's own policy), "read-only", "accept-edits" or "bypass".
         images: paths of images to show to the model.
-        extra_args: further arguments for the CLI, as they are.
-        deadline: seconds of wall clock for the whole run.
+        extra_args: further arguments for the CLI, passed on unchanged.
+        deadline: seconds of wall-clock time for the whole run.
         tools: Python functions that the agent may call; they run in threads of this process.
         prompt_syntax: "cli" lets the CLI interpret `/commands` and `@files` in the prompt (default: "text").
         approve: decides on tool calls that the CLI asks about; called in the thread that iterates.
-        output_type: what the answer has to be: a class or another type, or a JSON schema. `result.output` has it.
-        max_turns: how often the model may be asked.
-        max_tool_calls: how many tools it may call.
-        max_tokens: how many tokens it may take, input and output, cached ones included.
-        max_cost_usd: what it may cost, by the CLI's own account, or by the `prices` of the runtime.
+        output_type: what the answer has to be: a class or another type, or a JSON schema. It is in `result.output`.
+        max_turns: how many requests to the model the run may make.
+        max_tool_calls: how many tool calls it may make.
+        max_tokens: how many tokens it may use, input and output, including cached ones.
+        max_cost_usd: what it may cost, as the CLI reports it, or by the `prices` of the runtime.
         budget: what it may use together with other runs.
     """
 
@@ -312,7 +312,7 @@ class AgentExecuteParams(Value):
 
 
 class AskFields(TypedDict, total=False):
-    """The keywords of `ask`: the fields of `AgentExecuteParams` but for the prompt and the type of the answer."""
+    """The keywords of `ask`: the fields of `AgentExecuteParams`, except for the prompt and the type of the answer."""
 
     session_id: str | None
     mcp_servers: Mapping[str, McpServerConfig]
@@ -336,13 +336,13 @@ class AskFields(TypedDict, total=False):
 
 
 class RunFields(AskFields, total=False):
-    """The keywords of `execute`, `start` and `run`: the fields of `AgentExecuteParams` but for the prompt."""
+    """The keywords of `execute`, `start` and `run`: the fields of `AgentExecuteParams`, except for the prompt."""
 
     output_type: Any
 
 
 class LeaseFields(TypedDict, total=False):
-    """The keywords of `SessionPool.session`: what holds for all turns of a session."""
+    """The keywords of `SessionPool.session`: what applies to all turns of a session."""
 
     mcp_servers: Mapping[str, McpServerConfig]
     working_directory: str | os.PathLike[str] | None
@@ -362,7 +362,7 @@ class LeaseFields(TypedDict, total=False):
 
 
 class SessionFields(LeaseFields, total=False):
-    """The keywords of `open_session`: the same, which session to resume, and how long an idle process is kept."""
+    """The keywords of `open_session`: the same, plus which session to resume and how long an idle process is kept."""
 
     session_id: str | None
     idle_timeout: float | None
@@ -391,8 +391,8 @@ TURN_FIELDS = frozenset(
 
 @attrs.frozen
 class AgentUsage(Value):
-    """Tokens of one run, by the CLI's own count: what Gemini and Codex call input includes what was read from a
-    cache, what Claude and OpenCode call input does not."""
+    """Tokens of one run, as the CLI counts them: for Gemini and Codex, input includes what was read from a cache; for
+    Claude and OpenCode, it does not."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -410,7 +410,7 @@ class AgentUsage(Value):
 
 @attrs.frozen
 class PermissionDenial(Value):
-    """A tool call that was refused for want of permission."""
+    """A tool call that was denied permission."""
 
     tool: str
     reason: str | None = None
@@ -424,17 +424,17 @@ class AgentRunResult(Value):
     Args:
         text: the answer, all `text` events joined.
         session_id: what to resume with; None if there is nothing to resume.
-        duration_ms: wall clock of the run.
+        duration_ms: wall-clock time of the run.
         usage: tokens of this run, if the CLI reports them.
-        aborted: the caller ended it.
-        total_cost_usd, api_duration_ms, num_turns, stop_reason: as far as the CLI reports them.
-        error_subtype: what kind of failure it was ("auth", "timeout", ...; README lists them).
+        aborted: the caller ended the run.
+        total_cost_usd, api_duration_ms, num_turns, stop_reason: if the CLI reports them.
+        error_subtype: the kind of failure ("auth", "timeout", ...; README lists them).
         permission_denials: tool calls that were refused.
-        exit_code: of the CLI; negative for a signal, None if it never started or had to be left.
-        stderr: the last 64 KiB of what it wrote there, without known secrets.
-        output: the answer as the `output_type` that was asked for; None without one. `to_dict()` has it as JSON, and
-            `from_dict()` leaves it so.
-        retry_after: seconds until another try may succeed, if the vendor says so: of a rate limit or a usage limit.
+        exit_code: the CLI's; negative for a signal, None if the CLI never started or had to be left.
+        stderr: the last 64 KiB of the CLI's stderr, without known secrets.
+        output: the answer as an instance of the requested `output_type`; None without one. `to_dict()` converts it to
+            JSON, and `from_dict()` leaves it as JSON.
+        retry_after: seconds until another try may succeed, if the vendor says so, after a rate limit or usage limit.
     """
 
     text: str = ""
@@ -464,7 +464,7 @@ class AgentRunResult(Value):
 
     @property
     def ok(self) -> bool:
-        """True when the CLI said it succeeded, or exited 0 with an answer."""
+        """Whether the run succeeded: the CLI said so, or exited with code 0 and an answer."""
         return self.error_subtype is None and not self.aborted
 
 
@@ -478,14 +478,14 @@ class _Event(Value):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         if data.get("type", cls.type) != cls.type:
-            # Fields are alike: a "thinking" read as a "text" would become part of the answer.
+            # Some events have the same fields: a "thinking" read as a "text" would become part of the answer.
             raise ValueError(f"type must be {cls.type!r} for {cls.__name__}, not {data['type']!r}")
         return super().from_dict(data)
 
 
 @attrs.frozen
 class AgentTextEvent(_Event):
-    """A piece of the agent's answer. The pieces of a run joined are `result.text`."""
+    """A piece of the agent's answer. Joined, the pieces of a run are `result.text`."""
 
     type: ClassVar[Literal["text"]] = "text"
     text: str
@@ -512,7 +512,7 @@ class AgentToolUseEvent(_Event):
 
 @attrs.frozen
 class AgentToolResultEvent(_Event):
-    """What the tool call `tool_id` gave back."""
+    """The result of the tool call `tool_id`."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
     tool_id: str
@@ -523,7 +523,7 @@ class AgentToolResultEvent(_Event):
 
 @attrs.frozen
 class AgentPermissionEvent(_Event):
-    """The agent waits for an answer. `approve` is asked next; without one the answer is no."""
+    """The agent waits for a decision. `approve` is called next; without one, the answer is no."""
 
     type: ClassVar[Literal["permission"]] = "permission"
     request: PermissionRequest = attrs.field(metadata=decoded_by(PermissionRequest.from_dict))
@@ -531,9 +531,9 @@ class AgentPermissionEvent(_Event):
 
 @attrs.frozen
 class AgentErrorEvent(_Event):
-    """Something went wrong. Whether the run failed is for `done` to say: a CLI survives many errors.
+    """Something went wrong. CLIs survive many errors; only `done` says whether the run failed.
 
-    `retry_after`: seconds until another try may succeed, where the vendor says so.
+    `retry_after`: seconds until another try may succeed, if the vendor says so.
     """
 
     type: ClassVar[Literal["error"]] = "error"
@@ -564,7 +564,7 @@ _EVENT_CLASSES: dict[str, type[AgentEvent]] = {cls.type: cls for cls in get_args
 
 
 def event_from_dict(data: Mapping[str, Any]) -> AgentEvent:
-    """The event whose `to_dict()` this is. Raises ValueError for a `type` that is none of ours."""
+    """The event whose `to_dict()` returned this. Raises ValueError for an unknown `type`."""
     kind = data.get("type")
     if not isinstance(kind, str) or kind not in _EVENT_CLASSES:
         raise ValueError(f"type must be one of {', '.join(_EVENT_CLASSES)}, not {kind!r}")
@@ -573,10 +573,11 @@ def event_from_dict(data: Mapping[str, Any]) -> AgentEvent:
 
 @runtime_checkable
 class AgentRuntime(Protocol):
-    """Anything that runs an agent and reports it as events, the last of which is `done`."""
+    """Anything that runs an agent and reports its work as events, the last of which is `done`."""
 
     def execute(self, params: AgentExecuteParams, /) -> Iterator[AgentEvent]:
-        """Run the agent: an iterator that blocks while waiting for the next event. Raises for bad arguments only."""
+        """Run the agent. Returns an iterator that blocks while waiting for the next event. Raises only for bad
+        arguments."""
 
 
 # --- delivery: what the agent said plus what its tools did -----------------------------------------------
@@ -584,7 +585,7 @@ class AgentRuntime(Protocol):
 
 @attrs.frozen
 class McpMessageTarget(Value):
-    """Where a message went that the agent sent through an MCP tool."""
+    """The recipient of a message that the agent sent through an MCP tool."""
 
     tool: str
     provider: str
@@ -611,7 +612,7 @@ class McpSideEffects(Value):
 
 @attrs.frozen
 class ReplyButton(Value):
-    """A button under a message: what is written on it, and the data (at most 64 bytes) that names it when pressed."""
+    """A button under a message: its label, and the data (at most 64 bytes) that identifies it when it is pressed."""
 
     label: str
     data: str
@@ -619,7 +620,7 @@ class ReplyButton(Value):
 
 @attrs.frozen
 class ReplyPayload(Value):
-    """One message to deliver to a channel. Only questions of the agent have buttons."""
+    """One message to deliver to a channel. Only questions from the agent have buttons."""
 
     text: str | None = None
     media_urls: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
@@ -634,13 +635,13 @@ class AgentDeliveryResult(Value):
     """AgentRunResult (what the CLI said) + McpSideEffects (what its tools did) = what is delivered.
 
     Args:
-        payloads: the messages to send, in order; the answer is in them once.
+        payloads: the messages to send, in order; they contain the answer once.
         run: how the run ended.
-        mcp: what the agent sent and scheduled by itself.
-        error: why there is no (whole) answer, in words; None if all went well.
-        warnings: what went wrong beside the answer, in words: above all that the conversation will not be remembered.
-        handled_as: "turn": the agent was asked. "steered": the run of an earlier message was given it, whose answer
-            covers both. "answer": it was the answer to a question of the agent. "rejected": there was a run.
+        mcp: what the agent itself sent and scheduled.
+        error: why there is no (complete) answer, in words; None if all went well.
+        warnings: what else went wrong, in words; above all, that the conversation will not be remembered.
+        handled_as: "turn": the agent was asked. "steered": the message was added to the run of an earlier one, whose
+            answer covers both. "answer": it answered a question from the agent. "rejected": a run was going on.
     """
 
     payloads: tuple[ReplyPayload, ...] = attrs.field(
@@ -655,10 +656,10 @@ class AgentDeliveryResult(Value):
 
 @attrs.frozen
 class ChannelMessage(Value):
-    """A message of any chat channel, normalised.
+    """A message from any chat channel, normalised.
 
     `provider` (the platform), `channel_id`, `sender` and `thread_id` tell conversations apart. `extra_context` is put
-    before the text for the agent; `metadata` is yours.
+    before the text for the agent; `metadata` is for your own use.
     """
 
     text: str
@@ -678,8 +679,8 @@ class ChannelMessage(Value):
 class BridgeCallbacks:
     """How a bridge reports while an agent is still working. Called in the thread that handles the message.
 
-    `on_partial_reply` gets text as it comes, `on_block_reply` finished blocks of it, `on_tool_result` what tools gave
-    back. One that raises is logged, and the run goes on.
+    `on_partial_reply` gets text as it arrives, `on_block_reply` finished blocks of it, `on_tool_result` the results of
+    tools. If one raises, that is logged, and the run goes on.
     """
 
     on_partial_reply: Callable[[ReplyPayload], object] | None = None

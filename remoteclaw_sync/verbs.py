@@ -1,4 +1,4 @@
-"""The ways to have an agent do something, the same on a runtime and on a session."""
+"""The ways to have an agent do something. They are the same on a runtime and on a session."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ T = TypeVar("T")
 
 
 class Verbs(abc.ABC):
-    """The four ways to have an agent do something; they differ in what the caller is given."""
+    """The four ways to have an agent do something; they differ in what the caller gets."""
 
     @abc.abstractmethod
     def new_turn(self, params: AgentExecuteParams | str, fields: RunFields) -> Turn:
         """A turn that has not begun. Raises ValueError or TypeError for bad arguments."""
 
     def next_turn(self, params: AgentExecuteParams, before: AgentRunResult) -> Turn | None:
-        """A further turn in the conversation that has had this one; None if there is no way to have it."""
+        """Another turn in the same conversation; None if that is not possible."""
         return None
 
     def execute(
         self, params: AgentExecuteParams | str, **fields: Unpack[RunFields]
     ) -> Generator[AgentEvent, None, None]:
-        """Run the CLI and yield its events, the last of them `done`. Blocks while waiting for the next.
+        """Run the CLI and yield its events, the last of which is `done`. Blocks while waiting for the next event.
 
-        Takes an AgentExecuteParams, or a prompt and its other fields as keywords. Bad arguments raise here
-        (ValueError, TypeError); nothing is started before the first `next()`; what goes wrong later is an `error`
-        event. Leaving early (`close()`, `break`, an exception) ends the CLI and all it started.
+        Takes an AgentExecuteParams, or a prompt and the other fields as keywords. Bad arguments raise here (ValueError,
+        TypeError); nothing is started before the first `next()`; later failures are `error` events. Leaving early
+        (`close()`, `break`, an exception) ends the CLI and all that it started.
         """
         turn = self.new_turn(params, fields)
         events = turn.events()
@@ -46,7 +46,7 @@ class Verbs(abc.ABC):
     def start(self, params: AgentExecuteParams | str, **fields: Unpack[RunFields]) -> AgentRun:
         """The same run as a handle: an iterator and context manager with `abort()`, `close()`, `pid`, `result`.
 
-        Does not block: the CLI is started when the first event is asked for. Raises as `execute()` does.
+        Does not block: the CLI is started when the first event is asked for. Raises like `execute()`.
         """
         turn = self.new_turn(params, fields)
         return AgentRun(turn.events(), turn)
@@ -62,10 +62,10 @@ class Verbs(abc.ABC):
         """Run to the end and return the summary. Blocks until then.
 
         With an `output_type`, an answer that does not fit it is sent back up to `repairs` times, in the same
-        conversation; the summary is then that of all turns.
+        conversation; the summary then covers all turns.
 
         Raises AgentRunError (with the result and the `error` events) if the run failed, unless `check` is False;
-        AgentOutputError if that is because of the answer; ValueError or TypeError for bad arguments.
+        AgentOutputError if the reason is the answer; ValueError or TypeError for bad arguments.
         """
         check_flag("check", check)
         check_count("repairs", repairs)
@@ -117,11 +117,11 @@ class Verbs(abc.ABC):
         repairs: int = 1,
         **fields: Unpack[AskFields],
     ) -> Any:
-        """The agent's answer as a value of this type. Blocks until it is there.
+        """The agent's answer as a value of this type. Blocks until it is complete.
 
         The type is an attrs class, a dataclass, a TypedDict, a NamedTuple, a pydantic model, an enum, a list, a
-        mapping, a union, ...; or it is a JSON schema, and the answer a dict. (A type checker sees the type of a class
-        and of `list[...]`; a union or a Literal has to be said once more: `answer: int | str = runtime.ask(...)`.)
+        mapping, a union, ...; or it is a JSON schema, and the answer is a dict. (A type checker infers the type from a
+        class and from `list[...]`; for a union or a Literal, annotate it: `answer: int | str = runtime.ask(...)`.)
 
         An answer that does not fit is sent back up to `repairs` times, in the same conversation. Raises
         AgentOutputError (with the text) if it still does not fit, AgentRunError if the run failed, ValueError or
@@ -130,8 +130,8 @@ class Verbs(abc.ABC):
         return self.run(prompt, repairs=repairs, output_type=output_type, **fields).output
 
     def _repairing(self, turn: Turn, result: AgentRunResult) -> Turn | None:
-        """A further turn that says what was wrong with the answer, within what is left of the deadline, the limits
-        and the budget."""
+        """Another turn that says what was wrong with the answer, within what is left of the deadline, the limits and
+        the budget; None if nothing is left."""
         budget = turn.params.budget
         if budget is not None and budget.is_used_up:
             return None

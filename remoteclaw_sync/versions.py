@@ -1,4 +1,4 @@
-"""Which version of a CLI is installed, judging by its files (starting it may take seconds), and what works on it."""
+"""Which version of a CLI is installed, judging by its files (starting it may take seconds), and what works with it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _installation_at(cli: CliFacts, path: str) -> Installation | None:
 
 
 def _is_of_product(folder: str, names: set[str]) -> bool:
-    """Whether versions in this folder are the product's own (unlike `.pyenv/versions` and `installs/node`)."""
+    """Whether the versions in this folder are the product's (unlike `.pyenv/versions` and `installs/node`)."""
     parts = [part.lstrip(".").partition("@")[0] for part in folder.split(os.sep)[-4:]]
     return parts[-1] in names or (parts[-1] in ("versions", "releases") and not names.isdisjoint(parts))
 
@@ -75,13 +75,13 @@ def _package_in(folder: str, names: list[str]) -> Installation | None:
     return Installation(package["name"], version) if isinstance(version, str) else None
 
 
-# --- what works on it ----------------------------------------------------------------------------------------
+# --- what works with it --------------------------------------------------------------------------------------
 
 
 class Standing(enum.StrEnum):
     """How a version compares with those that were tested."""
 
-    TOO_OLD = "too old"  # It cannot run, or not safely.
+    TOO_OLD = "too old"  # It cannot run, or cannot run safely.
     GAPS = "too old for some options"
     OLDER = "older than tested"
     TESTED = "tested"
@@ -92,7 +92,7 @@ class Standing(enum.StrEnum):
 
 
 def support_of(cli: CliFacts, version: str | None) -> Support:
-    """The release line that this version belongs to; the usual one if the version is not known."""
+    """The release line that this version belongs to; the default one if the version is not known."""
     lines = cli.support
     if version is None:
         return lines[0]
@@ -121,12 +121,12 @@ def standing(cli: CliFacts, version: str | None) -> Standing:
 
 
 def is_below(version: str | None, limit: str) -> bool:
-    """Whether a version is known and older than this one."""
+    """Whether the version is known and older than the limit."""
     return version is not None and bool(VERSION.match(version)) and as_numbers(version) < as_numbers(limit)
 
 
 def what_is_needed(cli: CliFacts, version: str | None, options: tuple[str, ...] = ()) -> str | None:
-    """A sentence for a run that failed on a version below the floor; None if it is not below, or not known.
+    """A sentence for a run that failed with a version below the floor; None if it is not below it, or is not known.
 
     `options` are the run's options that may need a newer CLI ("system_prompt", "read-only", "bypass").
     """
@@ -141,15 +141,15 @@ def what_is_needed(cli: CliFacts, version: str | None, options: tuple[str, ...] 
 
 
 def as_numbers(version: str) -> tuple[int, ...]:
-    """A key for comparing versions. A pre-release counts as the version it leads to."""
+    """A key for comparing versions. A pre-release counts as the version that it precedes."""
     found = VERSION.match(version)
     return tuple(int(number) for number in found.group().partition("-")[0].split(".")) if found else (0, 0, 0)
 
 
 # --- where else it may be ------------------------------------------------------------------------------------
 
-# Where installers put programs: a login shell has these on its PATH, cron, systemd and a web server do not.
-NEWEST_FOLDER = "~/.local/bin"  # Vendors' installers have moved here from folders of their own.
+# Where installers put programs. A login shell has these on its PATH; cron, systemd and a web server do not.
+NEWEST_FOLDER = "~/.local/bin"  # Vendors' installers used to have their own folders, and have moved here.
 USUAL_FOLDERS = (
     "~/.npm-global/bin",
     "~/.npm-packages/bin",
@@ -167,8 +167,8 @@ NPM_PREFIX = re.compile(r"^\s*prefix\s*=\s*(.+?)\s*$", re.MULTILINE)
 
 
 def found_elsewhere(program: str, env: Mapping[str, str], own_folders: tuple[str, ...] = ()) -> list[str]:
-    """Where a program that is not on the PATH of `env` is installed, if it is in an installer's usual folder or in the
-    folder of its own installer."""
+    """Where a program that is not on the PATH of `env` is installed, if it is in a folder that installers usually use
+    or in that of its own installer."""
     found: dict[str, str] = {}
     try:
         for folder in _usual_folders(env, own_folders):

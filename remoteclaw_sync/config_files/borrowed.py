@@ -1,14 +1,14 @@
 """Merge-restore: borrow one of the user's config files for as long as a CLI needs to read it.
 
-The original stays on disk all the time: it is renamed to a backup next to the file, so that inode, mode, times and
-links come back unchanged, and a journal next to that records what was done. So whoever holds the lock can repair things
-after a host was killed. The lock is on the parent of the config's folder: that always exists, needs no lock file, is
-released by the kernel when the holder dies, and is not inherited by the CLI.
+The original stays on disk all the time: it becomes a backup next to the file, so that inode, mode, times and links come
+back unchanged, and a journal next to that records what was done. So if a host was killed, any process that holds the
+lock can repair things. The lock is on the parent of the config's folder. This folder always exists, so no lock file is
+needed; the kernel releases the lock when the holder dies, and the CLI does not inherit it.
 
 Which files are accepted: config, backup and journal must be regular files of limited size. A project's config may be a
-link to a file that belongs to the user (or the project's owner) and lies inside the project's checkout; without a
-checkout, inside the project or the user's home. Git stores links, so one that leads out of a checkout may be anybody's.
-The user's own config (Codex's) may be a link to anything; backup and journal must not be links.
+link to a file that belongs to the user (or the project's owner) and is inside the project's checkout; without a
+checkout, inside the project or the user's home. Git stores links, so anybody may have made one that leads out of a
+checkout. The user's own config (Codex's) may be a link to anything; backup and journal must not be links.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if os.name == "posix":
 logger = logging.getLogger(__name__)
 
 MAX_CONFIG_BYTES = 10 * 1024 * 1024
-MAX_MERGED_BYTES = 4 * MAX_CONFIG_BYTES  # With our entries, and for the journal, which has them twice.
+MAX_MERGED_BYTES = 4 * MAX_CONFIG_BYTES  # For the config with our entries, and for the journal, which has them twice.
 LOCK_POLL_SECONDS = 0.02
 BACKUP_SUFFIX = ".remoteclaw-backup"
 JOURNAL_SUFFIX = ".remoteclaw-journal"
-# Names that may be removed because a journal says so: a repository may contain a journal, and "../.." would lead out.
+# Names that a journal may have us remove. A repository may contain a journal, and "../.." would lead out of it.
 PLAIN_NAME = r"(?!\.\.?\Z)[^/\\\0]+"
 
 
@@ -56,7 +56,7 @@ class ConfigFile:
     read_words: bytes = b""  # What the CLI prints once it has read the file.
     defaults: Entries = {}  # Added at the top level if missing: otherwise the CLI would write them itself.
     project: str | None = None  # The folder whose config it is; None: the user's own.
-    litter: tuple[str, ...] = ()  # What the CLI puts into the file's folder; removed with it if we made it.
+    litter: tuple[str, ...] = ()  # What the CLI puts into the file's folder; removed with the folder if we made that.
 
 
 class BorrowedConfig:
@@ -94,7 +94,7 @@ class BorrowedConfig:
             raise errors.RunSetupError(errors.MCP_CONFIG_ERROR, self._explain(error)) from None
 
     def give_back(self) -> None:
-        """Put the original back and release the file. A second call does nothing, nor does one in a forked copy."""
+        """Put the original back and release the file. Does nothing on a second call, or in a forked copy."""
         if os.getpid() != self._owner:
             return
         with self._returning:
@@ -109,7 +109,8 @@ class BorrowedConfig:
                 self._release()
 
     def _tidy_up(self) -> None:
-        """Again at the end of the run: the CLI may still have been writing to the folder when the file was put back."""
+        """At the end of the run, remove the folder if we made it: the CLI may still have been writing to it when the
+        file was put back."""
         if not self._created_folder or not self._config.litter:
             return
         try:
@@ -123,7 +124,7 @@ class BorrowedConfig:
             self._release()
 
     def forget_after_fork(self) -> None:
-        """In a forked copy of the host, which would otherwise keep the lock."""
+        """In a forked copy of the host: close the lock, which the copy would otherwise keep."""
         fd, self._lock_fd = self._lock_fd, -1
         if fd != -1:
             os.close(fd)
@@ -167,7 +168,7 @@ class BorrowedConfig:
         if max(len(merged), len(noted)) > MAX_MERGED_BYTES:
             raise ConfigError(f"would be larger than {MAX_MERGED_BYTES // 1024 // 1024} MB with the servers in it")
         if os.path.lexists(self._path + BACKUP_SUFFIX):
-            # A backup of ours would have a journal next to it.
+            # If it were our backup, it would have a journal next to it.
             raise ConfigError(f"has {os.path.basename(self._path)}{BACKUP_SUFFIX} beside it, which is in the way")
         try:
             if journal["created_folder"]:
@@ -192,7 +193,7 @@ def recover(path: str) -> bool:
     current = _read_if_there(path)
     original = _read_if_there(backup)
     if current is None:
-        # It was deleted in the meantime. If restoring it is a mistake, it is the smaller one.
+        # It was deleted in the meantime. Restoring it may be a mistake, but not restoring it would be a worse one.
         if original is not None:
             os.replace(backup, path)
     elif _digest(current) == journal.merged_sha256:
@@ -216,7 +217,7 @@ def recover(path: str) -> bool:
 def left_behind(path: str, project: str | None = None, *, repair: bool = False) -> bool:
     """Whether a dead host has left this file changed; with `repair`, restore it.
 
-    A file that a live host has borrowed is left alone. Raises ConfigError or OSError if it cannot be restored.
+    A file that a live host has borrowed is left unchanged. Raises ConfigError or OSError if it cannot be restored.
     """
     real_path = os.path.realpath(path)
     if not os.path.lexists(real_path + JOURNAL_SUFFIX):
@@ -232,7 +233,7 @@ def left_behind(path: str, project: str | None = None, *, repair: bool = False) 
 
 
 def repair(path: str, project: str | None = None) -> None:
-    """Before a run that does not borrow the file: restore it and tidy up around it. Failures are logged."""
+    """For a run that does not borrow the file: restore the file and tidy up around it. Failures are logged."""
     try:
         left_behind(path, project, repair=True)
         _sweep_around(path)
@@ -241,7 +242,7 @@ def repair(path: str, project: str | None = None) -> None:
 
 
 def folders_around(path: str) -> list[str]:
-    """Where borrowing this file, or checking it, creates short-lived files of ours."""
+    """The folders in which we create short-lived files when we borrow or check this file."""
     folders = [os.path.dirname(os.path.abspath(path)), os.path.dirname(os.path.realpath(path))]
     return list(dict.fromkeys(os.path.realpath(one) for folder in folders for one in (folder, os.path.dirname(folder))))
 
@@ -292,7 +293,7 @@ def _read_config(shown: str, path: str) -> bytes | None:
 
 
 def _check_way_to(path: str, real_path: str, project: str | None) -> None:
-    """Raise ConfigError if links lead from `path` to a file that a project's config must not be."""
+    """Raise ConfigError if links lead from `path` to a file that must not serve as a project's config."""
     if project is None:
         return
     home = os.path.realpath(project)
@@ -305,7 +306,7 @@ def _check_way_to(path: str, real_path: str, project: str | None) -> None:
         return
     if not hasattr(os, "geteuid"):
         return
-    # A link may lead out of the project only if it is the user's own, not even the project's owner's.
+    # A link that leads out of the project must belong to the user (or root); the project's owner is not enough.
     ours = {os.geteuid(), os.stat(home).st_uid}
     trusted = {*ours, 0} if any(_is_inside(real_path, root) for root in (home, checkout or home)) else {os.geteuid(), 0}
     if any(os.lstat(link).st_uid not in trusted for link in _links_on_the_way(path, project)):
@@ -313,7 +314,7 @@ def _check_way_to(path: str, real_path: str, project: str | None) -> None:
     try:
         owner = os.stat(real_path).st_uid
     except OSError:
-        return  # It does not exist; whoever reads it reports that.
+        return  # It does not exist; this is reported when it is read.
     if owner not in ours:
         raise ConfigError(f"is reached by a link to a file of another user ({real_path}); put a copy there")
 
@@ -327,7 +328,7 @@ def _links_on_the_way(path: str, project: str) -> Iterator[str]:
 
 
 def checkout_of(folder: str) -> str | None:
-    """The root of the checked-out repository that this folder is in."""
+    """The root of the checked-out repository that this folder is in; None if it is not in one."""
     while not _has_repository(os.path.join(folder, ".git")):
         above = os.path.dirname(folder)
         if above == folder:
@@ -337,8 +338,8 @@ def checkout_of(folder: str) -> str | None:
 
 
 def _has_repository(git: str) -> bool:
-    """Git wants a HEAD in it, or a file that leads elsewhere. Sandboxes leave empty folders of this name behind, in the
-    temp folder too, and what is below that is not one project."""
+    """Whether this `.git` is a repository: a folder with a HEAD, or a file that points elsewhere. Sandboxes leave empty
+    `.git` folders behind, even in the temp folder, and what is below that is not one project."""
     return os.path.isfile(git) or os.path.lexists(os.path.join(git, "HEAD"))
 
 
@@ -403,7 +404,7 @@ def _link_or_copy(path: str, backup: str) -> None:
 
 
 def _create_folder(folder: str, journal_name: str, journal: bytes) -> None:
-    """Create the config's folder with the journal already in it, so that a killed host never leaves an empty one."""
+    """Create the config's folder with the journal already in it, so that a killed host never leaves an empty folder."""
     new = files.new_folder(os.path.dirname(folder), hidden=True)
     try:
         files.replace_file(os.path.join(new, journal_name), journal)
@@ -414,7 +415,8 @@ def _create_folder(folder: str, journal_name: str, journal: bytes) -> None:
 
 
 def _remove_folder(folder: str, litter: Sequence[str], journal: str = "") -> bool:
-    """Remove a folder that we made, including the journal, unless somebody else put something into it."""
+    """Remove a folder that we made, including the journal, unless somebody else put something into it. Returns whether
+    it is gone."""
     name = os.path.basename(journal)
     try:
         if not set(os.listdir(folder)) <= {*litter, name}:
@@ -435,7 +437,7 @@ def _remove_folder(folder: str, litter: Sequence[str], journal: str = "") -> boo
     try:
         os.rmdir(doomed)
     except OSError:
-        os.rename(doomed, folder)  # Somebody has put something there just now.
+        os.rename(doomed, folder)  # Somebody has just put something into it.
     return not os.path.lexists(journal or folder)
 
 

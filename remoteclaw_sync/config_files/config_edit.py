@@ -1,6 +1,6 @@
-"""Adding server entries to the text of a config file, so that they can be removed again.
+"""Adds server entries to the text of a config file so that they can be removed again.
 
-If possible the entries are inserted as text, which keeps the user's comments and layout. The result is parsed and
+If possible, the entries are inserted as text, which keeps the user's comments and layout. The result is parsed and
 checked; only if that fails is the file rewritten from its values.
 """
 
@@ -22,21 +22,21 @@ Entries = Mapping[str, Any]  # Server name -> its table in the CLI's own shape.
 
 
 class ConfigError(ValueError):
-    """The config cannot be used as it is; the message says why, without quoting it."""
+    """The config cannot be used as it is; the message says why, without quoting the config."""
 
 
 @attrs.frozen
 class Edit:
-    """The new text, and the piece in it that is ours ("" if it was rewritten)."""
+    """The new text, and the piece of it that we inserted ("" if the text was rewritten)."""
 
     text: str
     inserted: str
 
 
 def add_entries(text: str, format: Format, key: str, entries: Entries, defaults: Entries | None = None) -> Edit:
-    """Merge `entries` into the table `key`; an entry of the same name is replaced. Raises ConfigError.
+    """Merge `entries` into the table `key`; entries with the same name are replaced. Raises ConfigError.
 
-    `defaults` are added at the top level of a JSON config where the key is missing.
+    `defaults` are added at the top level of a JSON config if their keys are missing.
     """
     text = _with_defaults(text, defaults or {}, _parse(text, format, key))
     config = _parse(text, format, key)
@@ -51,7 +51,8 @@ def add_entries(text: str, format: Format, key: str, entries: Entries, defaults:
 
 
 def remove_entries(text: str, format: Format, key: str, entries: Entries, original: str | None, inserted: str) -> str:
-    """Undo `add_entries` in a text that somebody has changed since. Their changes stay, even those in our entries."""
+    """Undo `add_entries` in a text that somebody has changed since then. Their changes stay, even those in our
+    entries."""
     if inserted and text.count(inserted) == 1:
         rest = text.replace(inserted, "")
         if _parses(rest, format, key):

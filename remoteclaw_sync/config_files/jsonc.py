@@ -1,4 +1,4 @@
-"""JSON as the CLIs accept it in their configs, with comments and trailing commas: reading it and finding positions."""
+"""Parses JSON with comments and trailing commas, as the CLIs accept it in their configs, and finds positions in it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parse(text: str) -> Any:
 
 def _without_extras(text: str) -> str:
     parts: list[str] = []
-    comma_at: int | None = None  # A comma that turns out to be trailing if a bracket closes next.
+    comma_at: int | None = None  # The last comma, which is a trailing one if a bracket closes next.
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup
         if kind == "comment":
@@ -46,12 +46,12 @@ def _without_extras(text: str) -> str:
 
 
 def object_start(text: str, path: tuple[str, ...]) -> int | None:
-    """The offset just after the `{` of the object at that path of keys; None if there is no such object.
+    """The offset just after the `{` of the object at this path of keys; None if there is no such object.
 
     If a key is repeated, the last one counts, as in every JSON parser.
     """
     start: int | None = None
-    depth = 0  # Of brackets inside the object that is looked at.
+    depth = 0  # How many brackets are open inside the object.
     key: str | None = None
     found: int | None = None
     wanted = list(path)

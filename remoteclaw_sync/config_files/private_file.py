@@ -6,14 +6,14 @@ from .. import files
 
 
 class Reading:
-    """Looks in a CLI's output for the text that shows it has read its configuration."""
+    """Searches a CLI's output for the text that shows that it has read its configuration."""
 
     def __init__(self, words: bytes) -> None:
         self._words = words
         self._end_of_last = b""
 
     def seen_in(self, chunk: bytes) -> bool:
-        """Whether the text has come, even if it was split between two chunks."""
+        """Whether the text is in this chunk, or split between the previous one and this one."""
         found = self._words in self._end_of_last + chunk
         self._end_of_last = chunk[-len(self._words) :]
         return found
@@ -27,11 +27,11 @@ class PrivateFile:
         self._reading = Reading(read_words)
 
     def is_over(self, chunk: bytes) -> bool:
-        """Whether the CLI has read it."""
+        """Whether the CLI has read the file."""
         return self._reading.seen_in(chunk)
 
     def give_back(self) -> None:
-        """Delete it. A second call does nothing, nor does one in a forked copy of the host."""
+        """Delete the file. Does nothing on a second call, or in a forked copy of the host."""
         files.remove(self.path)
 
     def forget_after_fork(self) -> None:

@@ -1,4 +1,4 @@
-"""What the engine asks of a CLI's room: so that it knows none of them, and imports point one way."""
+"""What the engine needs from each CLI's folder, so that it knows no CLI by name and imports point one way."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from .transport import Transport
 
 
 class Agent(Protocol):
-    """One CLI, for one session: how it is started. (What it says is its dialect's.) `CLIRuntimeBase` says what each
-    member means."""
+    """One CLI, for one session: how it is started. (Its dialect knows what its output means.)
+
+    `CLIRuntimeBase` documents the members.
+    """
 
     command: tuple[str, ...]
     timeout: float | None

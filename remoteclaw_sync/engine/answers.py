@@ -1,6 +1,6 @@
-"""Answers of a type: how they are asked for, and how they are read.
+"""Typed answers: how they are asked for, and how they are read.
 
-What a type is as JSON is the business of `schema/`, which is imported when a run has an output_type: most have none.
+`schema/` converts types to and from JSON. It is imported only for a run with an output_type: most runs have none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def with_format(params: AgentExecuteParams) -> AgentExecuteParams:
-    """The same with its output_type understood. Raises TypeError or ValueError."""
+    """The same params with the output_type as an AnswerFormat. Raises TypeError or ValueError."""
     if params.output_type is None:
         return params
     from ..schema.answers import AnswerFormat
@@ -29,9 +29,9 @@ def with_format(params: AgentExecuteParams) -> AgentExecuteParams:
 
 
 def asking(agent: Agent, params: AgentExecuteParams, of_process: AnswerFormat | None) -> AgentExecuteParams:
-    """The same, asking for the answer in its format: by the CLI's own way if it has one, else in words.
+    """The same params, asking for the answer in its format: in the CLI's own way if it has one, otherwise in words.
 
-    `of_process` is the format that a process is started with, if it is; in some CLIs it has no other.
+    `of_process` is the format that the process is started with, if any; with some CLIs a process cannot have another.
     """
     answer: AnswerFormat | None = params.output_type
     if answer is None:
@@ -44,7 +44,7 @@ def asking(agent: Agent, params: AgentExecuteParams, of_process: AnswerFormat | 
 
 
 def read_answer(answer: AnswerFormat, outcome: RunOutcome, *texts: str) -> tuple[Any, Verdict]:
-    """The answer of a successful run, and the verdict: the run fails if its answer does not fit."""
+    """The answer of a successful run, and the verdict: the run fails if its answer does not fit the type."""
     from ..schema.convert import ArgumentError
 
     try:
@@ -56,7 +56,7 @@ def read_answer(answer: AnswerFormat, outcome: RunOutcome, *texts: str) -> tuple
 
 
 def repair_of(params: AgentExecuteParams, problem: str) -> AgentExecuteParams:
-    """A further turn, that says what was wrong with the answer."""
+    """The params of another turn, whose prompt says what was wrong with the answer."""
     from ..schema.answers import REPAIR
 
     return attrs.evolve(params, prompt=REPAIR.format(problem=problem), images=())
@@ -66,7 +66,7 @@ def joined(first: AgentRunResult, then: AgentRunResult) -> AgentRunResult:
     """The result of two turns that make up one run: the answer of the second, the cost of both."""
     return attrs.evolve(
         then,
-        text=then.text or first.text,  # A turn that did not come about has said nothing.
+        text=then.text or first.text,  # A turn that was not started has no text.
         session_id=then.session_id or first.session_id,
         duration_ms=first.duration_ms + then.duration_ms,
         usage=_sum(first.usage, then.usage, AgentUsage()),

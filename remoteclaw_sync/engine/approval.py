@@ -1,4 +1,4 @@
-"""Asking the caller about a tool call. Fail closed: whatever is not a clear yes is a no."""
+"""Asking the caller about a tool call. It fails closed: anything but a clear yes is a no."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ logger = logging.getLogger(__name__)
 NOBODY_TO_ASK = "Nobody is there to approve this tool call."
 REFUSED = "The user does not want this tool call."
 FAILED = "The approval of this tool call failed."
-STOCK_WORDS = (REFUSED, NOBODY_TO_ASK, FAILED)  # Of a caller who gave no reason.
-# Where shells have their command. "Remember" is not to let them run any other.
+STOCK_WORDS = (REFUSED, NOBODY_TO_ASK, FAILED)  # Used when the caller gave no reason.
+# The arguments in which shell tools get their command. "Remember" must not allow any other command.
 COMMAND_KEYS = ("command", "cmd")
 
 
@@ -40,7 +40,7 @@ def decide(approve: Approve | None, request: PermissionRequest) -> Allow | Deny:
 
 
 def what_is_remembered(request: PermissionRequest) -> tuple[str, str] | None:
-    """What identifies a request after `Allow(remember=True)`; None if it never is (a question to the user)."""
+    """The key of a request for `Allow(remember=True)`; None if it cannot be remembered (a question to the user)."""
     commands = [request.input[key] for key in COMMAND_KEYS if key in request.input]
     if request.questions or not all(isinstance(command, str) for command in commands):
         return None

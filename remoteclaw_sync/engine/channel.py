@@ -1,7 +1,7 @@
-"""One session's part of a process that several share: to the session it looks like a process of its own.
+"""One session's part of a shared process: to the session it looks like its own process.
 
-Others only set flags here and wake the process's supervisor, which does all the work (see shared_process.py): so it
-does not matter in which thread, signal handler or garbage collection they are.
+Other threads only set flags here and wake the process's supervisor, which does all the work (see shared_process.py). So
+these calls are safe from any thread, from a signal handler and during garbage collection.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from ..process.life import LifeSigns, ask
 
 logger = logging.getLogger(__name__)
 
-RELEASE_PATIENCE = 3.0  # Seconds that a CLI may take to end what it does for a session that leaves.
-CLOSE_PATIENCE = RELEASE_PATIENCE + 10.0  # And if that ends its process: SIGTERM, SIGKILL, the sweep.
+RELEASE_PATIENCE = 3.0  # Seconds that a CLI may take to end its work for a session that leaves.
+CLOSE_PATIENCE = RELEASE_PATIENCE + 10.0  # The same, plus ending the process: SIGTERM, SIGKILL, the sweep.
 
 
 class Host(Protocol):
@@ -54,15 +54,15 @@ class Host(Protocol):
     def diagnostics_of(self, channel: Channel) -> str: ...
 
 
-Join = Callable[["Channel", Launch], None]  # Finds the process, or starts one, and has it admit the channel.
+Join = Callable[["Channel", Launch], None]  # Finds or starts the process, and has it admit the channel.
 
 
 class Channel(Inbox):
-    """A `Transport`. `ChildProcess` says what its members mean.
+    """A `Transport`. `ChildProcess` documents the members.
 
     Args:
-        setup: what the session needs; made in a thread of its own, so that it holds nobody up.
-        join: connects it to a process.
+        setup: what the session needs; it is made in a separate thread, so that nobody has to wait for it.
+        join: connects the channel to a process.
     """
 
     def __init__(self, setup: Setup, join: Join, clock: Clock = time.monotonic) -> None:
@@ -70,15 +70,15 @@ class Channel(Inbox):
         self._setup = setup
         self._join = join
         self._owner = os.getpid()
-        self.number = 0  # Of the session on its process; given by that.
+        self.number = 0  # The session's number on its process, which assigns it.
         self.host: Host | None = None
         self.has_served = False
         self.lines_skipped = 0
         self.is_leaving = False  # The CLI was told to forget the session.
-        self.is_promised = False  # And said that it will.
-        self.has_spoken = False  # The CLI knows of the session.
+        self.is_promised = False  # The CLI said that it will forget it.
+        self.has_spoken = False  # The CLI knows about the session.
         self._wants_out = False
-        self.unsent: deque[bytes] = deque()  # Lines; taken by the supervisor.
+        self.unsent: deque[bytes] = deque()  # Lines, which the supervisor takes out.
         self._unsent_bytes = 0
         self._lock = threading.RLock()
         self._max_unsent = 0
@@ -100,7 +100,7 @@ class Channel(Inbox):
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._connect, name="remoteclaw-channel", daemon=True)
-        registry.add(self)  # Until there is a process that is known there.
+        registry.add(self)  # Until a process is registered there in its place.
         try:
             self._thread.start()
         except RuntimeError as error:
@@ -143,7 +143,7 @@ class Channel(Inbox):
     # --- for the consumer -------------------------------------------------------------------------------------
 
     def expect_exit(self, expected: bool, linger: float | None = None) -> None:
-        """The process stays when a session has said its last word."""
+        """Does nothing: the process stays after a session's final message."""
 
     # --- for anyone -------------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class Channel(Inbox):
         self.request_end(EndReason.CLOSED)
 
     def begin_exit(self) -> None:
-        """The interpreter exits before there is a process, or when this was the last that one had to do."""
+        """The interpreter exits before there is a process, or while `finish_elsewhere` is still at work."""
         self.request_close()
 
     def close(self) -> Exit:
@@ -230,7 +230,8 @@ class Channel(Inbox):
             self.host.see_off()
 
     def _is_waited_for(self) -> bool:
-        """Whether this is a thread that has work to do first. (The GC may close a forgotten turn in any thread.)"""
+        """Whether the current thread has work that `close()` would wait for. (The GC may close a forgotten turn in any
+        thread.)"""
         return threading.current_thread() is self._thread or (self.host is not None and self.host.is_in_its_thread)
 
     def _wake(self) -> None:
@@ -248,7 +249,7 @@ class Channel(Inbox):
         return self._wants_out
 
     def deliver(self, block: bytes) -> bool:
-        """Whole lines for this session. False if its consumer lags too far behind."""
+        """Take whole lines for this session. Returns False if its consumer lags too far behind."""
         if self._life.are_in(block):
             self._clocks.last_life = self._clock()
         if self._observer is not None:
@@ -260,24 +261,24 @@ class Channel(Inbox):
         return self._pending <= self._max_pending
 
     def logged(self) -> None:
-        """A sign of life on stderr that can only be about this session."""
+        """Note a sign of life on stderr that can only be about this session."""
         self._clocks.last_life = self._clock()
 
     def sent(self, line: bytes) -> None:
-        """This line of `unsent` went out."""
+        """Note that this line of `unsent` was sent."""
         self.has_spoken = True
         with self._lock:
             self._unsent_bytes -= len(line)
 
     def look(self, now: float) -> EndReason | float:
-        """Why the session must end now, or when to look again."""
+        """Why the session must end now, or when to check again."""
         return self._clocks.look(now, kept_waiting=False, in_tool=self._in_tool, unread=self._is_unread)
 
     def _in_tool(self) -> bool:
         return self.tools_outstanding or self._is_unread(self._may_run_tool) or ask(self._runs_tool)
 
     def leave(self, reason: EndReason | None, patience: float) -> None:
-        """The CLI is told to forget the session."""
+        """The CLI is being told to forget the session."""
         if reason is not None:
             self._claim_end(reason)
         self._wants_out = self.is_leaving = True
@@ -300,7 +301,7 @@ class Channel(Inbox):
             self._put_end()
 
     def finish_elsewhere(self) -> None:
-        """The same in a thread of its own: the process goes on, and taking things away may take a while."""
+        """The same in a separate thread: the process goes on, and cleaning up may take a while."""
         registry.add(self)
         self._thread = threading.Thread(target=self.finish, name="remoteclaw-channel", daemon=True)
         try:

@@ -1,6 +1,6 @@
-"""From what a CLI said, and how it exited, to what kind of failure it was.
+"""Works out the kind of a failure from what a CLI said and how it exited.
 
-One table, in order: the first row that matches wins. Numbers are matched as words ("line 14290" is not a 429).
+There is one table, in order: the first row that matches wins. Numbers are matched as words ("line 14290" is not a 429).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import attrs
 
 from ..types import ErrorSubtype
 
-# Characters looked at from each end of a message: the whole of one that fills a line (64 MiB) takes over a minute.
+# Characters searched at each end of a message: searching all of one that fills a line (64 MiB) takes over a minute.
 TEXT_END = 16_384
 
-# Failures that another try, a little later, may not see again.
+# Failures that may not happen again if the caller retries a little later.
 RETRYABLE: frozenset[ErrorSubtype] = frozenset({"rate_limit", "overloaded", "network"})
 
 
@@ -27,7 +27,7 @@ class ErrorClass:
     retryable: bool
 
 
-# error_subtype -> patterns, looked for in the message, case-insensitive.
+# error_subtype -> patterns to search the message for, case-insensitive.
 _PATTERNS: tuple[tuple[ErrorSubtype, tuple[str, ...]], ...] = (
     (
         "session_not_found",
@@ -146,7 +146,7 @@ _PATTERNS: tuple[tuple[ErrorSubtype, tuple[str, ...]], ...] = (
         ),
     ),
     ("max_turns", (r"max(?:imum)?[ _](?:number of )?(?:session )?turns", r"error_max_turns", r"max_budget")),
-    # What npm leaves in the place of a program until a package's install script has run.
+    # What the stub prints that npm puts in place of a program until the package's install script has run.
     ("cli_missing", (r"native binary not installed", r"postinstall script was not run")),
     (
         "config",
@@ -192,11 +192,11 @@ def classify_error(
     status: int | None = None,
     exit_codes: Mapping[int, ErrorSubtype] | None = None,
 ) -> ErrorClass:
-    """What kind of failure this is: "unknown" if nothing is recognised. Looks at the message (then the code), the
-    HTTP status, and what this CLI means by its exit codes."""
+    """The kind of a failure: "unknown" if nothing is recognised. Looks at the message (then the code), the HTTP status,
+    and the meaning of this CLI's exit codes."""
     subtype = _from_text(message) or _from_text((code or "").replace("_", " "))
     if subtype == "permission" and status in (401, 403):
-        subtype = "auth"  # Not a tool was refused, but the account.
+        subtype = "auth"  # The account was refused, not a tool.
     if subtype is None and status is not None:
         subtype = HTTP_STATUSES.get(status) or ("overloaded" if status >= 500 else None)
     if subtype is None and exit_code is not None and exit_codes is not None:

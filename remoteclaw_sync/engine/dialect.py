@@ -1,6 +1,6 @@
-"""How a CLI's words are read: fed, never connected.
+"""How a CLI's output is read. A dialect is fed; it is never connected to anything.
 
-A dialect has no thread, no clock and no process. Tests and recordings feed it as a run does.
+It has no thread, no clock and no process. Tests and recordings feed it exactly as a run does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .outcome import Closing, Ended, RunOutcome
 
 logger = logging.getLogger(__name__)
 
-Extracted = AgentEvent | Iterable[AgentEvent] | None  # What a hook makes of a line.
+Extracted = AgentEvent | Iterable[AgentEvent] | None  # What a hook returns for a line.
 Found = AgentEvent | list[AgentEvent] | None  # The same: one event, which is the usual case, or any number.
 
 
@@ -28,15 +28,15 @@ def each_of(found: Found) -> list[AgentEvent]:
 
 
 class Dialect:
-    """One CLI's side of a session: what its lines mean, given those before, and what its end means.
+    """One CLI's side of a session: what its lines mean, given the lines before, and what its end means.
 
-    A subclass names a method for each type of line (`{"type": ..., ...}`). A type without one is skipped: a newer CLI
-    may have it.
+    A subclass names a method for each type of line (`{"type": ..., ...}`). Types without a method are skipped: a newer
+    CLI may have added them.
     """
 
     # Line type -> name of the method that takes the parsed line.
     HANDLERS: ClassVar[Mapping[str, str]] = {}
-    # The methods themselves, unbound: bound ones would make a cycle, and what a run has said would outlive it.
+    # The methods themselves, unbound: bound ones would make a cycle, which would keep a run's output alive after it.
     _by_type: ClassVar[Mapping[str, Callable[[Any, Any], Extracted]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -46,22 +46,22 @@ class Dialect:
     def __init__(self) -> None:
         self.outcome = RunOutcome()
         self.parse: Callable[[bytes], list[Any]] | None = None  # The items of whole lines; None: their JSON values.
-        self.learn: Callable[[Mapping[str, Any]], None] | None = None  # Has a recording keep further facts.
+        self.learn: Callable[[Mapping[str, Any]], None] | None = None  # Adds facts to the recording.
 
     @property
     def owner(self) -> str:
-        """Whose hooks these are, for the log."""
+        """The class whose hooks these are, for the log."""
         return type(self).__name__
 
     # --- from lines to events -------------------------------------------------------------------------------
 
     def events(self, block: bytes) -> list[AgentEvent]:
-        """What these lines mean."""
+        """The events in these lines."""
         items = LineReader(self.parse).feed(block + b"\n")
         return [event for item in items for event in each_of(self.read(item))]
 
     def read(self, item: Any) -> Found:
-        """What an item means. A hook's mistake is an event too, because the run goes on."""
+        """The events in an item. An exception in a hook becomes an event too, because the run goes on."""
         handler = None
         if type(item) is dict and type(kind := item.get("type")) is str:
             handler = self._by_type.get(kind)
@@ -74,7 +74,7 @@ class Dialect:
         return _checked(self.owner, extracted)
 
     def extract(self, line: str) -> Extracted:
-        """What one line means."""
+        """The events in one line."""
         message = parse_line(line)
         return None if message is None else self._read(message)
 
@@ -88,20 +88,20 @@ class Dialect:
     def _read_odd(self, item: Any) -> Extracted:
         """An object of a type that has no handler, another value, or a line that could not be parsed."""
         if type(item) is bytes:
-            return self.extract(decode(item))  # The parser says what is wrong with it.
+            return self.extract(decode(item))  # The parser logs what is wrong with it.
         if type(item) is dict:
             return self._read(item)
         warn_no_object(item)
         return None
 
-    # --- what the clocks ask, in threads of their own ---------------------------------------------------------
+    # --- what the clocks ask, in their own threads ------------------------------------------------------------
 
     def is_life(self, chunk: bytes) -> bool:
-        """Whether these lines (whole ones, as many as came at once) are a sign of life for the watchdog."""
+        """Whether these whole lines (all that came at once) are a sign of life for the watchdog."""
         return True
 
     def may_run_tool(self, chunk: bytes) -> bool:
-        """Whether output that the consumer has not read yet may be a tool call: then `tool_timeout` is the limit."""
+        """Whether output that the consumer has not read yet may be a tool call; if so, `tool_timeout` is the limit."""
         return b'"tool' in chunk
 
     def runs_tool(self) -> bool:
@@ -111,19 +111,20 @@ class Dialect:
     # --- what lines do not say --------------------------------------------------------------------------------
 
     def recall(self, facts: Mapping[str, Any]) -> None:
-        """What the lines are read by and do not say themselves (the session asked for, names of MCP servers)."""
+        """Take facts that reading the lines depends on and that are not in them (the requested session, names of MCP
+        servers)."""
 
     def presentable(self, stderr: str) -> str:
         """The part of stderr that people are shown, in `result.stderr` and in error messages."""
         return stderr
 
     def at_exit(self, ended: Ended) -> Closing:
-        """What the end of the CLI's process means. A value: nothing here changes by being asked."""
+        """What the end of the CLI's process means. Must not change the dialect."""
         return Closing()
 
 
 class Hooks(Protocol):
-    """What a runtime of the user's own gives. `CLIRuntimeBase` says what each member means."""
+    """What a runtime written by the user provides. `CLIRuntimeBase` documents the members."""
 
     outcome: RunOutcome
 
@@ -137,7 +138,7 @@ class Hooks(Protocol):
 
 
 class HookDialect(Dialect):
-    """The dialect that the hooks of a runtime make up. Lines that are not JSON objects are logged and skipped."""
+    """A dialect made from the hooks of a runtime. Lines that are not JSON objects are logged and skipped."""
 
     def __init__(self, hooks: Hooks) -> None:
         super().__init__()
@@ -157,8 +158,8 @@ class HookDialect(Dialect):
             found = self._hooks.extract_event(line.strip())
             return found if found is None or isinstance(found, AgentEvent) else _checked(self.owner, found)
         except json.JSONDecodeError:
-            # Our parser lets raw control characters inside strings pass. For a hook that does not, such a line is
-            # malformed as any other.
+            # Our parser accepts raw control characters inside strings. If a hook's parser does not, treat the line like
+            # any other malformed one.
             if is_strict_json(line):
                 raise
             return None
@@ -183,7 +184,7 @@ class HookDialect(Dialect):
 
 
 def _checked(owner: str, extracted: Iterable[AgentEvent]) -> list[AgentEvent]:
-    """One by one: those that come before an exception are kept."""
+    """The events as a list. Those that the iterable yields before an exception are kept."""
     events: list[AgentEvent] = []
     try:
         if isinstance(extracted, str | bytes | Mapping):

@@ -1,4 +1,4 @@
-"""A dialect that also speaks: for a CLI whose process stays and serves many turns."""
+"""A dialect that also sends: for a CLI whose process stays and serves many turns."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from .dialect import Dialect
 
 
 class LiveDialect(Dialect, abc.ABC):
-    """Fed, never connected, as any dialect: it serves one process. What it has to say to the CLI by itself (a request
-    that nobody knows is answered with an error) it puts into `outbox`; whoever feeds it sends that.
+    """Serves one process. Like any dialect, it is fed and never connected. Messages that it sends to the CLI on its own
+    (such as an error in reply to an unknown request) go into `outbox`; the code that feeds the dialect sends them.
 
     `interrupt`, `steer`, `set_model` and `set_permission_mode` may be called from any thread, one at a time.
     """
 
-    farewell_patience = FAREWELL_PATIENCE  # Seconds that the CLI may take to exit when it is asked to.
+    farewell_patience = FAREWELL_PATIENCE  # Seconds that the CLI may take to exit after it was asked to.
 
     def __init__(self) -> None:
         super().__init__()
         self.outbox: list[bytes] = []
         self.greeting = b""  # What the process is sent at its start.
-        self.peer: Peer | None = None  # If it speaks JSON-RPC: its requests have time limits.
+        self.peer: Peer | None = None  # If the CLI speaks JSON-RPC; requests to it have time limits.
 
     @property
     @abc.abstractmethod
     def is_ready(self) -> bool:
-        """Whether the CLI has answered the opening."""
+        """Whether the CLI has answered the opening messages."""
 
     @property
     @abc.abstractmethod
@@ -37,13 +37,13 @@ class LiveDialect(Dialect, abc.ABC):
 
     @property
     def may_interrupt(self) -> bool:
-        """Whether an interrupt would reach the turn, and not come too early."""
+        """Whether an interrupt would reach the turn now, instead of coming too early."""
         return self.has_begun
 
     @property
     @abc.abstractmethod
     def has_unanswered(self) -> bool:
-        """Whether words were sent that no turn of the CLI has answered yet."""
+        """Whether text was sent that no turn of the CLI has answered yet."""
 
     @property
     def is_lost(self) -> bool:
@@ -52,7 +52,7 @@ class LiveDialect(Dialect, abc.ABC):
 
     @property
     def word_of_tools(self) -> str | None:
-        """A variable with its value that is in the environment of all tools of this conversation, and of no other."""
+        """A variable (`NAME=value`) that all tools of this conversation, and no others, have in their environment."""
         return None
 
     @abc.abstractmethod
@@ -61,41 +61,42 @@ class LiveDialect(Dialect, abc.ABC):
 
     @abc.abstractmethod
     def begin_turn(self, params: AgentExecuteParams) -> bytes:
-        """The prompt. From here on `outcome` is that of this turn."""
+        """The message with the prompt. From here on `outcome` is that of this turn."""
 
     def ask_again(self, params: AgentExecuteParams) -> bytes:
-        """The prompt that the turn before was interrupted for, in the same run."""
+        """The message with the text for which the previous turn was interrupted, in the same run."""
         return self.begin_turn(params)
 
     @abc.abstractmethod
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> bytes:
-        """The caller's answer. Nothing, if the CLI does not wait for it any more."""
+        """The message with the caller's answer. Empty if the CLI no longer waits for it."""
 
     def take_told(self) -> list[AgentEvent]:
-        """What has come of the answer at once: a call that was refused may have ended with it."""
+        """Events that follow from the answer at once: a refused call may have ended with it."""
         return []
 
     @abc.abstractmethod
     def interrupt(self) -> bytes | None:
-        """What ends the turn and leaves the session; None if the CLI cannot do that."""
+        """The message that ends the turn and keeps the session; None if the CLI cannot do that."""
 
     def may_end_turn(self, chunk: bytes) -> bool:
         """Whether this output, which the consumer has not read yet, may be the end of the turn. Asked after an
-        interrupt, in a thread of its own."""
+        interrupt, in a separate thread."""
         return False
 
     @abc.abstractmethod
     def steer(self, text: str) -> bytes | None:
-        """Further words for the running turn; None if the CLI cannot take any."""
+        """The message that adds text to the running turn; None if the CLI cannot take any."""
 
     @abc.abstractmethod
     def set_model(self, name: str | None) -> bytes | None:
-        """Another model from now on; None if it takes another process."""
+        """The message that switches the model from now on; None if that needs a new process."""
 
     @abc.abstractmethod
     def set_permission_mode(self, mode: PermissionMode, started_with: PermissionMode) -> bytes | None:
-        """Another mode from now on; None if it takes another process than one that was started with this one."""
+        """The message that switches the mode from now on; None if a process that was started with `started_with` cannot
+        switch to it, so that a new one is needed."""
 
     @abc.abstractmethod
     def farewell(self) -> bytes:
-        """What asks the CLI to exit. Its stdin is closed after that."""
+        """The message that asks the CLI to exit. Its stdin is closed after it."""

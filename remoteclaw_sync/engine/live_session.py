@@ -1,7 +1,7 @@
-"""A conversation whose process stays: it serves one turn after another, and a new process takes over when it is gone.
+"""A conversation whose process stays: it serves one turn after another, and when it is gone, a new one takes over.
 
-The consumer of the running turn reads what the process says. Between turns nobody does: what comes then is read when
-the next turn begins.
+The consumer of the running turn reads what the process prints. Between turns nobody reads; what arrives then is read
+when the next turn begins.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from .transport import Transport
 from .turn import Turn
 
 INTERRUPT_PATIENCE = 2.0  # From the CLI's own interrupt to ending its process.
-# Until an interrupted turn is over in any case: the above, SIGTERM, SIGKILL and the sweep.
+# The longest that an interrupted turn can last: the above, then SIGTERM, SIGKILL and the sweep.
 LEAVE_PATIENCE = INTERRUPT_PATIENCE + 10.0
-DEATH_PATIENCE = 10.0  # Until a process that was killed is gone, with all that it has started.
+DEATH_PATIENCE = 10.0  # Until a killed process is gone, with everything that it started.
 ONE_TURN_AT_A_TIME = "this session has a turn that is not over; close it, or wait for its end"
 
 
@@ -51,8 +51,8 @@ class LiveSession(Session):
     """Keeps its process between turns.
 
     Args:
-        agent: the CLI, as a copy for this session.
-        fields: what holds for all turns. Its prompt and the other fields of a turn are not looked at.
+        agent: the CLI; a copy that belongs to this session.
+        fields: what applies to all turns. Its prompt and the other fields of a turn are ignored.
         idle_timeout: seconds after which an idle process is let go; None keeps it.
         one_turn: the process ends with the first turn.
     """
@@ -71,7 +71,7 @@ class LiveSession(Session):
         self._turn: weakref.ref[Turn] | None = None
         self._closed = False
         self._warming = False
-        self._process: Transport | None = None  # The one that serves, or may serve the next turn.
+        self._process: Transport | None = None  # The one that serves this turn or may serve the next.
         self._mode_at_start: PermissionMode = fields.permission_mode
         self._latch = EndLatch()
         self.remembered: set[tuple[str, str]] = set()  # What the caller has approved for the rest of the session.
@@ -79,14 +79,14 @@ class LiveSession(Session):
         self._due: float | None = None
         self._prompt = b""
         self._failure: SpawnFailure | None = None
-        self._reused = False  # The process of this turn has served before, or was kept warm for it.
-        self._begun = False  # It was given the prompt.
+        self._reused = False  # This turn's process has served a turn before, or was started ahead of it.
+        self._begun = False  # The process was given the prompt.
         # When the CLI was ready for the turn, in `boot_ticks`: its MCP servers are older. None: it is not ready yet.
         self._tools_from: int | None = None
-        self._heard_at = 0  # The last words before that.
+        self._heard_at = 0  # When it last printed something before that.
         self._further: list[str] = []  # What to ask next, once the CLI's turn is over.
-        self._makes_room = False  # The turn was interrupted for those words.
-        self._earlier: list[RunOutcome] = []  # Of the CLI's earlier turns in this one.
+        self._makes_room = False  # The turn was interrupted for that.
+        self._earlier: list[RunOutcome] = []  # The outcomes of the CLI's earlier turns within this one.
         self.dialect: LiveDialect
 
     def __del__(self) -> None:
@@ -94,7 +94,7 @@ class LiveSession(Session):
         if process is not None:
             process.let_go()
 
-    # --- what users hold asks ---------------------------------------------------------------------------------
+    # --- what users call --------------------------------------------------------------------------------------
 
     @property
     def session_id(self) -> str | None:
@@ -103,12 +103,12 @@ class LiveSession(Session):
 
     @property
     def pid(self) -> int | None:
-        """Of the process that serves it now."""
+        """The id of the process that serves it now."""
         process = self._process
         return None if process is None or process.exit is not None else process.pid
 
     def new_turn(self, params: AgentExecuteParams) -> Turn:
-        """A turn that has not begun. Raises SessionBusyError, and RuntimeError if the session is closed."""
+        """A turn that has not begun. Raises SessionBusyError, or RuntimeError if the session is closed."""
         with self._lock:
             self._check_free()
             turn = Turn(self, params)
@@ -123,8 +123,8 @@ class LiveSession(Session):
             raise errors.SessionBusyError(ONE_TURN_AT_A_TIME)
 
     def warm(self) -> None:
-        """Start a process now, if there is none, and wait until it is ready. A failure is left to the next turn, unless
-        somebody else holds the session (SessionBusyError)."""
+        """Start a process now, if there is none, and wait until it is ready. A failure is left for the next turn to
+        report, unless somebody else holds the session (SessionBusyError)."""
         with self._lock:
             self._check_free()
             self._warming = True
@@ -160,13 +160,13 @@ class LiveSession(Session):
             raise
 
     def set_model(self, name: str | None) -> None:
-        """Another model, starting with the CLI's next request."""
+        """Use another model, starting with the CLI's next request."""
         with self._lock:
             self.fields = attrs.evolve(self.fields, model=name)
             self._tell(self.dialect.set_model(name) if self._process is not None else b"")
 
     def set_permission_mode(self, mode: PermissionMode) -> None:
-        """Another mode, starting with the next tool call or, if it takes a new process, the next turn."""
+        """Use another mode, starting with the next tool call or, if that needs a new process, the next turn."""
         with self._lock:
             fields = attrs.evolve(self.fields, permission_mode=mode)
             said = b"" if self._process is None else self.dialect.set_permission_mode(mode, self._mode_at_start)
@@ -176,7 +176,7 @@ class LiveSession(Session):
             self._tell(said)
 
     def _tell(self, said: bytes | None) -> None:
-        """Pass it on to the process; None: the process has to go."""
+        """Send it to the process; None: let the process go."""
         if self._process is None:
             return
         try:
@@ -190,17 +190,18 @@ class LiveSession(Session):
     def cool(self) -> None:
         """Let the process go, as after `idle_timeout`, and wait until it is gone.
 
-        Only for a gate, which sees to it that no turn begins meanwhile.
+        Only for a gate, which ensures that no turn begins meanwhile.
         """
         with self._lock:
             process = self._process
             if process is None or self._begun:
                 return
             process.let_go()
-        self._see_off(process)  # Without the lock: anyone who wants a turn meanwhile waits at the gate.
+        self._see_off(process)  # Without the lock: a turn that is wanted meanwhile waits at the gate.
 
     def _see_off(self, process: Transport) -> None:
-        """It is this session's until it is gone: before, another session cannot take up the conversation."""
+        """Wait until the process is gone. Until then it belongs to this session, and no other can continue the
+        conversation."""
         process.close()
         self._setup.heard_all()
         with self._lock:
@@ -208,7 +209,7 @@ class LiveSession(Session):
                 self._process = None
 
     def rest(self) -> None:
-        """The same for anyone: raises SessionBusyError if there is a turn, and a turn that is begun meanwhile does."""
+        """Like `cool`, without a gate: raises SessionBusyError if there is a turn; so does a turn begun meanwhile."""
         with self._lock:
             self._check_free()
             self._warming = True
@@ -221,9 +222,10 @@ class LiveSession(Session):
             self._warming = False
 
     def take_over(self, other: LiveSession) -> None:
-        """Go on with the process of another session, which has the same fields, has had no turn, and is over now.
+        """Take over the process of another session, which has the same fields and has had no turn. That session is over
+        then.
 
-        Only for a gate, which sees to it that no turn of either begins meanwhile.
+        Only for a gate, which ensures that no turn of either session begins meanwhile.
         """
         with other._lock:
             process, other._process, other._closed = other._process, None, True
@@ -239,7 +241,7 @@ class LiveSession(Session):
                 process.let_go()
 
     def begin_shut(self) -> Transport | None:
-        """Abort the turn that runs, and let the process go, which is returned. Does not block."""
+        """Abort the running turn and let the process go. Returns the process. Does not block."""
         with self._lock:
             self._closed = True
             turn = None if self._turn is None else self._turn()
@@ -276,7 +278,7 @@ class LiveSession(Session):
             self._failure = None
             self._begun = False
             if self._latch.reason is EndReason.EXITED:
-                self._latch = EndLatch()  # Once more, with another process.
+                self._latch = EndLatch()  # A second try, with another process.
         self._reused = self._is_warm()
         if not self._reused:
             self._connect(self.params, due)
@@ -288,7 +290,7 @@ class LiveSession(Session):
         return self.transport
 
     def _is_warm(self) -> bool:
-        """Whether the process can take a turn, having read what it said meanwhile."""
+        """Whether the process can take a turn. Reads what it said meanwhile."""
         if self._process is None:
             return False
         try:
@@ -304,7 +306,7 @@ class LiveSession(Session):
         return False
 
     def _hear_it_die(self) -> None:
-        """A shared process takes no session any more when those that it has were told."""
+        """Read until a dying process is gone. A shared one has told all its sessions by then, and admits no more."""
         give_up_at = time.monotonic() + DEATH_PATIENCE
         try:
             while self._feed(max(give_up_at - time.monotonic(), 0.0)):
@@ -313,14 +315,14 @@ class LiveSession(Session):
             pass
 
     def _connect(self, params: AgentExecuteParams, due: float | None) -> None:
-        """A process that has not been started."""
+        """Make a process, without starting it."""
         params = attrs.evolve(
             params,
             session_id=self.fields.session_id,
             model=self.fields.model,
             permission_mode=self.fields.permission_mode,
             output_type=self.fields.output_type,
-            abort_signal=None,  # It ends a turn, and not the process.
+            abort_signal=None,  # It ends a turn, not the process.
         )
         dialect = self.agent.new_dialect(params)
         assert isinstance(dialect, LiveDialect)
@@ -334,7 +336,7 @@ class LiveSession(Session):
             self.reader = LineReader(dialect.parse, self.agent.max_line_bytes)
 
     def way_to(self, setup: RunSetup) -> Transport:
-        """The process, or whatever stands for it."""
+        """The process, or what stands in for it."""
         return self.agent.connect(setup)
 
     def so_far(self) -> RunOutcome:
@@ -395,7 +397,8 @@ class LiveSession(Session):
         return chunk
 
     def _receive(self, timeout: float | None) -> bytes | None:
-        """What the process says next; None when it is gone, or no more is wanted. Raises TimeoutError."""
+        """The next output of the process; None when it is gone or its output is no longer wanted. Raises
+        TimeoutError."""
         process = self.transport
         if process.ending.backlog_unwanted:
             return None
@@ -406,7 +409,7 @@ class LiveSession(Session):
         return None if process.ending.backlog_unwanted else chunk
 
     def _receive_in_time(self, timeout: float | None) -> bytes | None:
-        """The same, for a CLI that has requests to answer: each has a time limit."""
+        """The same, for a CLI that we send requests to, each of which has a time limit."""
         process, peer = self.transport, self.dialect.peer
         assert peer is not None
         while True:
@@ -417,7 +420,7 @@ class LiveSession(Session):
             except TimeoutError:
                 if timeout is not None and (left is None or timeout <= left):
                     raise
-                if overdue is not None and process.ending.reason is None:  # And the answer is not in what has arrived.
+                if overdue is not None and process.ending.reason is None:  # Nor is the answer in what has arrived.
                     message = f"{self.agent.program} has not answered {overdue!r} in time"
                     self._failure = SpawnFailure(errors.WATCHDOG_TIMEOUT, message)
                     process.request_end(EndReason.LINGERED)
@@ -429,7 +432,7 @@ class LiveSession(Session):
             if said and self._further and self._latch.reason is None:
                 self._ask_again()
             elif said and self.dialect.has_unanswered:
-                self.dialect.outcome.reopen()  # Somebody has steered meanwhile.
+                self.dialect.outcome.reopen()  # The turn was steered meanwhile.
             elif said:
                 while self._earlier:
                     self.dialect.outcome.add_earlier(self._earlier.pop())
@@ -437,7 +440,7 @@ class LiveSession(Session):
         return self.transport.heard_in_time
 
     def _ask_again(self) -> None:
-        """The CLI's turn is over, and there are words it has not been given yet."""
+        """The CLI's turn is over, and there is text that it has not been given yet: send it."""
         words, self._further, self._makes_room = "\n\n".join(self._further), [], False
         self._earlier.append(self.dialect.outcome)
         prompt = self.dialect.ask_again(attrs.evolve(self.params, prompt=words, images=()))
@@ -445,12 +448,12 @@ class LiveSession(Session):
         self._send(prompt)
 
     def _limits(self) -> Limits:
-        """Of the turn, from now on."""
+        """The limits of the turn, from now on."""
         left = None if self._due is None else max(self._due - time.monotonic(), 0.001)
         return Limits(self.agent.timeout, self.agent.tool_timeout, left)
 
     def _interrupted_limits(self) -> Limits:
-        """From an interrupt on. A consumer who is late in reading that the CLI has obeyed is not its fault."""
+        """The limits after an interrupt. The CLI is not blamed if it has obeyed and the consumer reads that late."""
         return Limits(wall_clock=INTERRUPT_PATIENCE, is_over=self.dialect.may_end_turn)
 
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> None:
@@ -462,7 +465,7 @@ class LiveSession(Session):
             said = self.dialect.answer(request, decision)
         except Exception:  # noqa: BLE001 - whatever it is (nested too deep), the CLI must not be left waiting
             said = self.dialect.answer(request, Deny(FAILED))
-        self._say()  # First what came before, so that the order does not depend on how many lines came at once.
+        self._say()  # First the outbox, so that the order does not depend on how many lines came at once.
         self._send(said)
 
     def answered(self) -> Sequence[AgentEvent]:
@@ -475,7 +478,7 @@ class LiveSession(Session):
         return True
 
     def _say(self) -> None:
-        """Send what the dialect says of its own accord."""
+        """Send what the dialect has put into its outbox."""
         outbox = self.dialect.outbox
         while outbox:
             self._send(outbox.pop(0))
@@ -488,7 +491,7 @@ class LiveSession(Session):
             self.transport.request_close()
 
     def _feed(self, timeout: float | None) -> bool:
-        """Read on without a turn; False if the process is gone. Raises TimeoutError."""
+        """Read more without a turn; False if the process is gone. Raises TimeoutError."""
         for item in self.reader.rest:
             self._take(item)
         chunk = self._receive(timeout)
@@ -524,7 +527,7 @@ class LiveSession(Session):
                 process.begin_phase(Phase.TURN, self._interrupted_limits())
 
     def wait_for_end(self) -> None:
-        """The consumer waits, in `close`; without one, the interrupted turn ends on its own."""
+        """Does nothing: the consumer waits, in `close`; without a consumer, the interrupted turn ends on its own."""
 
     def steer(self, text: str, interrupt: bool) -> None:
         with self._lock:
@@ -542,7 +545,7 @@ class LiveSession(Session):
                 raise errors.UnsupportedOperationError(message)
 
     def _make_room(self) -> None:
-        """Interrupt the turn, once it has begun, to make room for further words."""
+        """Interrupt the turn, once it has begun, to make room for more text."""
         with self._lock:
             if self._makes_room or not self.dialect.may_interrupt or self._latch.reason is not None:
                 return
@@ -555,7 +558,8 @@ class LiveSession(Session):
     # --- its end ----------------------------------------------------------------------------------------------
 
     def close(self) -> Exit:
-        """The turn is over, or is left: interrupt it then, and wait until the process can take the next one."""
+        """Called when the turn is over or its consumer leaves it. In the latter case the turn is interrupted. Waits
+        until the process can take the next turn."""
         if self._listener is not None:
             self._listener.detach()
             self._listener = None
@@ -566,14 +570,14 @@ class LiveSession(Session):
                 self._hear_out()
                 self._end_turn()
             except BaseException:
-                process.request_close()  # Interrupted. The session goes on with another process.
+                process.request_close()  # We were interrupted. The session goes on with another process.
                 raise
         if self._makes_room and self._end_reason is EndReason.DEADLINE and self._failure is None:
             self._failure = SpawnFailure(errors.CLI_ERROR, f"{self.agent.program} did not stop for the further words")
         return Exit(process.exit_code, self._end_reason, process.diagnostics, self._failure or process.failure)
 
     def _hear_out(self) -> None:
-        """Until the CLI has said its last word on the turn, or is gone."""
+        """Read until the CLI has sent the final message of the turn, or is gone."""
         give_up_at = time.monotonic() + LEAVE_PATIENCE
         outcome = self.dialect.outcome
         for item in self.reader.rest:
@@ -584,7 +588,7 @@ class LiveSession(Session):
                 pass
         except TimeoutError:
             self.transport.request_close()
-        self.meanwhile.clear()  # They belong to the turn that is over, not to the next one.
+        self.meanwhile.clear()  # These warnings belong to the turn that is over, not to the next one.
 
     def _end_turn(self) -> None:
         process, outcome = self.transport, self.dialect.outcome
@@ -606,7 +610,7 @@ class LiveSession(Session):
         self._bury()
 
     def _hold(self) -> None:
-        """From now on others know this conversation by its id; as long as the process is warm, it is ours."""
+        """From now on others can know the id of this conversation. While the process is warm, lock them out."""
         if self.fields.session_id is not None:
             with contextlib.suppress(errors.RunSetupError):
                 self._setup.hold(self.fields.session_id)
@@ -617,7 +621,7 @@ class LiveSession(Session):
             self._bury()
 
     def _bury(self) -> None:
-        """Wait until the process is gone, with all that was made for it. The next turn gets another one."""
+        """Wait until the process is gone and all that was made for it is removed. The next turn gets a new process."""
         process, self._process = self._process, None
         if process is not None:
             process.close()
@@ -628,7 +632,7 @@ class LiveSession(Session):
         own, process = self._latch.reason, self.transport.ending.reason
         if own in (EndReason.ABORTED, EndReason.CLOSED, EndReason.LIMIT):
             return own
-        # A limit that ran out ended the process; being let go after its turn is not a failure.
+        # These two mean that a limit ran out and ended the process. Being let go after its turn is not a failure.
         return process if process in (EndReason.WATCHDOG, EndReason.DEADLINE) else EndReason.EXITED
 
     @property

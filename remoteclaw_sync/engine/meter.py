@@ -1,4 +1,4 @@
-"""What a turn uses while it goes on, held against its limits and its budget."""
+"""Counts what a turn uses while it goes on, and compares it with its limits and its budget."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ..types import AgentExecuteParams, AgentUsage
 from .agent import Agent
 from .outcome import RunOutcome
 
-# With a limit, what a run uses has to be counted while it goes on.
+# If any of these is set, what a run uses has to be counted while it goes on.
 limits_of = operator.attrgetter("max_turns", "max_tool_calls", "max_tokens", "max_cost_usd", "budget")
 NO_LIMITS = (None,) * 5
 
 
 class Meter:
-    """Of one turn. Its limits are those of `params`; `check_limits` has seen to it that they can be held."""
+    """The meter of one turn. The limits are in `params`; `check_limits` has made sure that they can be enforced."""
 
     def __init__(self, agent: Agent, params: AgentExecuteParams) -> None:
         self._params = params
@@ -29,7 +29,7 @@ class Meter:
         return None if self._params.budget is None else self._params.budget.begin_run()
 
     def cost(self, outcome: RunOutcome) -> float | None:
-        """In USD: by the CLI's own account, or by our price. (OpenCode reports 0 for a model without a price.)"""
+        """In USD: as the CLI reports it, or by our price. (OpenCode reports 0 for a model without a price.)"""
         used = outcome.used
         if outcome.cost or self._price is None or used is None:
             return outcome.cost
@@ -47,7 +47,7 @@ class Meter:
         )
 
     def over(self, outcome: RunOutcome, tools_open: bool) -> str | None:
-        """The limit that is exceeded, in words; what was used is booked on the budget."""
+        """The limit that is exceeded, in words, if any. Also books on the budget what was used."""
         spent, of = self.spent(outcome), self._params
         if of.max_tool_calls is not None and spent.tool_calls > of.max_tool_calls:
             exceeded = f"max_tool_calls={of.max_tool_calls}"
@@ -63,7 +63,7 @@ class Meter:
         return f"the run was ended by its limit {exceeded}"
 
     def book(self, outcome: RunOutcome) -> str | None:
-        """Book on the budget what is not booked yet; returns, in words, the limit of it that is exceeded."""
+        """Book on the budget what is not booked yet. Returns its limit that is exceeded, in words, if any."""
         if self._params.budget is None:
             return None
         spent = self.spent(outcome)
@@ -85,19 +85,19 @@ class Meter:
 
 
 def limits_cost(params: AgentExecuteParams) -> bool:
-    """Whether its costs have to be known while it goes on."""
+    """Whether the run's costs have to be known while it goes on."""
     of_budget = None if params.budget is None else params.budget.max_cost_usd
     return params.max_cost_usd is not None or of_budget is not None
 
 
 def price_of(agent: Agent, params: AgentExecuteParams) -> Price | None:
-    """Of the model that is asked for."""
+    """The price of the requested model."""
     prices = agent.prices
     return prices.get(params.model or ANY_MODEL) or prices.get(ANY_MODEL)
 
 
 def check_limits(agent: Agent, params: AgentExecuteParams) -> None:
-    """Raise ValueError for a limit on costs that could not be known."""
+    """Raise ValueError for a limit on costs if the costs cannot be known."""
     if not limits_cost(params):
         return
     cli = agent.cli_facts
@@ -111,7 +111,7 @@ def check_limits(agent: Agent, params: AgentExecuteParams) -> None:
 
 
 def tokens_of(usage: AgentUsage | None, cached_in_input: bool) -> int:
-    """All that went to the model and came back."""
+    """All tokens sent to the model and received from it."""
     if usage is None:
         return 0
     cached = 0 if cached_in_input else usage.cache_read_tokens + usage.cache_write_tokens

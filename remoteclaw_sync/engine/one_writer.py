@@ -1,9 +1,9 @@
 """One writer per session: a run that resumes a session locks out all others of this user on this machine.
 
-Two processes that write to one session leave it with half of what was said, and no CLI notices. So each run that
-resumes a session holds a lock file while its process lives, and so does a live session from the end of its first turn
-on. The lock (flock) is the kernel's: a host that is killed gives it back. The file's name is a digest, in a folder that
-only this user can enter.
+If two processes write to one session, half of what was said is lost, and no CLI notices. So each run that resumes a
+session holds a lock file while its process lives, and so does a live session from the end of its first turn on. The
+lock (flock) belongs to the kernel, which releases it when a host is killed. The file's name is a digest; it is in a
+folder that only this user can enter.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ..process.host import after_fork
 
 try:
     import fcntl
-except ImportError:  # Windows: there a session is not held.
+except ImportError:  # On Windows, sessions are not held.
     fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
 
 FOLDER = "sessions"
-TIDYING = 0.005  # Seconds for another process that looks whether it can remove the file.
-TRIES = 100  # Of opening a file that others remove at the same time.
+TIDYING = 0.005  # Seconds that another process may hold the file while it checks whether it can remove it.
+TRIES = 100  # How often to try to open a file that others remove at the same time.
 
 _is_exit = False
 _tidied: set[int] = set()
@@ -37,7 +37,7 @@ _holds: weakref.WeakSet[Hold] = weakref.WeakSet()
 
 
 class Hold:
-    """A session that nobody else may write to, until `release()`, or until this is dropped."""
+    """A session that nobody else may write to, until `release()` is called or this object is dropped."""
 
     def __init__(self, path: str, fd: int) -> None:
         self._lock = threading.RLock()  # Re-entered by the GC.
@@ -46,24 +46,24 @@ class Hold:
         _holds.add(self)
 
     def release(self) -> None:
-        """Let others have it. A second call does nothing."""
+        """Let others have the session. A second call does nothing."""
         with self._lock:
             fd, self._fd = self._fd, None
         if fd is None:
             return
         try:
-            os.unlink(self._path)  # First: those who open it afterwards see that it is another file.
+            os.unlink(self._path)  # First: whoever gets the lock next can see that the path is no longer this file.
         except OSError:
             pass
         try:
-            fcntl.flock(fd, fcntl.LOCK_UN)  # A process that is being forked may have a copy of the descriptor.
+            fcntl.flock(fd, fcntl.LOCK_UN)  # Closing is not enough: a process being forked may have a copy of the fd.
         finally:
             os.close(fd)
         if _is_exit:
             files.remove_user_folder(FOLDER)
 
     def forget_after_fork(self) -> None:
-        """It is held by the process that was copied."""
+        """In a forked copy of the host: the hold is the parent's."""
         self._lock = threading.RLock()
         fd, self._fd = self._fd, None
         if fd is not None:
@@ -74,7 +74,7 @@ class Hold:
 
 
 def hold(store: str, session_id: str) -> Hold | None:
-    """Hold this session of the store. None if there is no way to: then it is not protected.
+    """Hold this session of the store. None if that is not possible: then the session is not protected.
 
     Raises RunSetupError (SESSION_BUSY) if somebody else has it.
     """
@@ -90,7 +90,7 @@ def hold(store: str, session_id: str) -> Hold | None:
                 path = os.path.join(folder, name)
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             except FileNotFoundError:
-                continue  # The last one to leave has removed the folder.
+                continue  # The last process to leave has removed the folder.
             try:
                 held = _locked(path, fd, session_id)
             except errors.RunSetupError as error:
@@ -107,7 +107,7 @@ def hold(store: str, session_id: str) -> Hold | None:
 
 
 def _locked(path: str, fd: int, session_id: str) -> Hold | None:
-    """None if the file was removed meanwhile."""
+    """Lock the open file; None if it was removed meanwhile."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False)):
@@ -127,7 +127,7 @@ def _locked(path: str, fd: int, session_id: str) -> Hold | None:
 
 
 def _tidy(folder: str) -> None:
-    """Once a process: remove the files of hosts that were killed."""
+    """Once per process: remove the files of hosts that were killed."""
     if os.getpid() in _tidied:
         return
     _tidied.add(os.getpid())
@@ -155,8 +155,8 @@ def _forget_all() -> None:
 
 
 def _remove_folder_from_now_on() -> None:
-    """The interpreter exits, and those who still hold a session are about to let go. (To remove the folder after each
-    run takes longer than all the rest.)"""
+    """The interpreter exits, so the remaining holds are about to be released. (Removing the folder after each run would
+    take longer than everything else here.)"""
     global _is_exit
     _is_exit = True
     files.remove_user_folder(FOLDER)

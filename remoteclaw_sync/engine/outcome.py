@@ -1,4 +1,4 @@
-"""What a CLI has said about a turn, and what its end adds to that. Plain values."""
+"""What a CLI has reported about a turn, and what its exit adds to that. Plain values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..types import AgentErrorEvent, AgentUsage, ErrorSubtype, PermissionDenial
 
 @attrs.define
 class RunOutcome:
-    """Filled by a dialect while its CLI talks; `terminal` is the CLI's own last word on the turn."""
+    """Filled in by a dialect as it reads the CLI's output; `terminal` is the CLI's own verdict on the turn."""
 
     terminal: Literal["success", "failure"] | None = None
     error_subtype: ErrorSubtype | None = None
@@ -24,32 +24,32 @@ class RunOutcome:
     api_duration_ms: float | None = None
     num_turns: int | None = None
     stop_reason: str | None = None
-    structured: tuple[Any, ...] = ()  # The answer as JSON, where a CLI gives it apart from its words.
+    structured: tuple[Any, ...] = ()  # The answer as JSON, if the CLI sends it separately from its text.
     permission_denials: list[PermissionDenial] = attrs.field(factory=list)
-    # Seconds that the CLI may take to exit after its last word, if that is longer than the runtime's `linger`.
+    # Seconds that the CLI may take to exit after its final message, if that is longer than the runtime's `linger`.
     may_stay: float = 0.0
-    resets_at: float | None = None  # When a limit of the vendor's ends, in seconds since 1970.
+    resets_at: float | None = None  # When a limit set by the vendor ends, in seconds since 1970.
     # While the turn goes on, for its limits:
-    requests: int = 0  # To the model, as far as they are known to have begun.
-    asks_again: bool = False  # The last answer of the model was to call tools; when they have ended, it is asked again.
-    so_far: AgentUsage | None = None  # Tokens, where `usage` comes only at the end.
+    requests: int = 0  # Requests to the model that are known to have begun.
+    asks_again: bool = False  # The model's last answer called tools; when they have ended, the CLI asks it again.
+    so_far: AgentUsage | None = None  # Tokens, for CLIs that send `usage` only at the end.
     cost_so_far: float | None = None
 
     @property
     def used(self) -> AgentUsage | None:
-        """Tokens, as far as they are known. The account of a turn that was cut short may leave out its last request."""
+        """Tokens known so far. The `usage` of a turn that was cut short may leave out its last request."""
         if self.usage is None or (self.terminal != "success" and _total(self.so_far) > _total(self.usage)):
             return self.so_far
         return self.usage
 
     @property
     def cost(self) -> float | None:
-        """In USD, as far as the CLI has reported it."""
+        """In USD; None if the CLI has not reported it."""
         told = [cost for cost in (self.total_cost_usd, self.cost_so_far) if cost is not None]
         return max(told, default=None)
 
     def succeed(self) -> None:
-        """The CLI says that all went well (again, if it goes on after what looked like its last word)."""
+        """The CLI says that the turn succeeded (again, if it went on after what looked like its final message)."""
         self.terminal = "success"
         self.error_subtype = None
 
@@ -59,7 +59,7 @@ class RunOutcome:
         self.error_subtype = error_subtype
 
     def add_earlier(self, earlier: RunOutcome) -> None:
-        """Add an earlier turn of the CLI's in the same run."""
+        """Add an earlier turn of the CLI in the same run."""
         for name in ("usage", "total_cost_usd", "api_duration_ms", "num_turns", "requests", "so_far", "cost_so_far"):
             before, own = getattr(earlier, name), getattr(self, name)
             if before is not None:
@@ -67,35 +67,35 @@ class RunOutcome:
         self.permission_denials[:0] = earlier.permission_denials
 
     def reopen(self) -> None:
-        """The CLI goes on after what looked like its last word."""
+        """The CLI goes on after what looked like its final message."""
         self.terminal = None
         self.error_subtype = None
 
 
 @attrs.frozen(kw_only=True)
 class Ended:
-    """How a CLI ended, and what it said to people. Secrets are masked."""
+    """How a CLI ended, and what it printed for people to read. Secrets are masked."""
 
     exit_code: int | None
     stderr: str
     said: str  # stderr, and what was printed on the other stream before the first event.
-    cli_version: Callable[[], str | None] = lambda: None  # Looked up when asked for: it reads files.
+    cli_version: Callable[[], str | None] = lambda: None  # A function, because looking it up reads files.
 
 
 @attrs.frozen(kw_only=True)
 class Closing:
-    """What a CLI's end adds to the things it said in its lines."""
+    """What a CLI's exit adds to what it reported in its lines."""
 
     warnings: tuple[AgentErrorEvent, ...] = ()
-    cause: AgentErrorEvent | None = None  # In the CLI's own words, of an exit without a last word.
-    error_subtype: ErrorSubtype | None = None  # Of the failure.
-    succeeded: bool = False  # After all, though the CLI has not said so in a line.
+    cause: AgentErrorEvent | None = None  # Why it exited without a final message, in its own words.
+    error_subtype: ErrorSubtype | None = None  # The kind of the failure.
+    succeeded: bool = False  # It succeeded after all, although no line said so.
     denials: tuple[PermissionDenial, ...] = ()
     session_id: str | None = None
-    so_far: AgentUsage | None = None  # Tokens, of a turn without an account of its own.
+    so_far: AgentUsage | None = None  # Tokens, if the turn did not report its `usage`.
 
     def applied_to(self, outcome: RunOutcome) -> RunOutcome:
-        """The outcome, given this end; its usage and cost are final."""
+        """The outcome with this added; its usage and cost are final."""
         end = attrs.evolve(
             outcome,
             terminal="success" if self.succeeded else outcome.terminal,
@@ -110,18 +110,18 @@ class Closing:
 
 @attrs.frozen(kw_only=True)
 class TurnEnd:
-    """How a turn ended, looked at once. Secrets are masked."""
+    """How a turn ended: a snapshot. Secrets are masked."""
 
     reason: EndReason
-    outcome: RunOutcome = attrs.field(factory=RunOutcome)  # With what the end adds to it.
+    outcome: RunOutcome = attrs.field(factory=RunOutcome)  # Including what the end adds to it.
     exit_code: int | None = None
     failure: SpawnFailure | None = None
     cause: AgentErrorEvent | None = None
     warnings: tuple[AgentErrorEvent, ...] = ()
-    said: str = ""  # All that the CLI said to people.
-    shown: str = ""  # What of it people are shown.
-    stderr: str = ""  # What of stderr alone people are shown.
-    at_start: bool = False  # Before the CLI's first event.
+    said: str = ""  # All that the CLI printed for people.
+    shown: str = ""  # The part of that which is shown to people.
+    stderr: str = ""  # The part of stderr alone which is shown to people.
+    at_start: bool = False  # It ended before the CLI's first event.
     seconds: float | None = None  # The turn's duration, if it was not measured here.
 
 

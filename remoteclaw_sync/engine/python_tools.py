@@ -1,6 +1,6 @@
-"""Python functions as tools of a run: served by a gateway that lives as long as the run does.
+"""Python functions as tools of a run, served by a gateway that lives as long as the run.
 
-The gateway is imported when a run has tools: most have none, and it would double the cost of importing this package.
+The gateway is imported only if a run has tools: most have none, and it would double the cost of importing this package.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def check_tools(params: AgentExecuteParams) -> None:
 
 
 def with_gateway(params: AgentExecuteParams, resources: RunResources) -> AgentExecuteParams:
-    """The same params with the tools as an MCP server. It is entered before the child, so it outlives it."""
+    """The same params with the tools as an MCP server. The gateway is entered before the child starts, so it outlives
+    the child."""
     if not params.tools:
         return params
     from ..tool_server.server import Gateway

@@ -1,4 +1,4 @@
-"""A live session that is recorded: what goes both ways, and what its caller asks of it."""
+"""A live session that is recorded: what is sent in both directions, and what its caller asks of it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .transport import Transport
 def new_live_session(
     agent: Agent, fields: AgentExecuteParams, *, idle_timeout: float | None, one_turn: bool = False
 ) -> LiveSession:
-    """One that is recorded, if the agent is to be. The agent has to be the session's own copy."""
+    """A live session, recorded if the agent has a `record`. The agent has to be a copy that belongs to the session."""
     kind = RecordedLiveSession if isinstance(agent.record, Recording) else LiveSession
     return kind(agent, fields, idle_timeout=idle_timeout, one_turn=one_turn)
 
 
 class RecordedTransport:
-    """Has a recorder note what goes through it; otherwise the transport that it stands before."""
+    """Passes everything on to another transport, and has a recorder note what goes through."""
 
     def __init__(self, transport: Transport, recorder: SessionRecorder) -> None:
         self._transport = transport
@@ -130,7 +130,7 @@ class RecordedTransport:
 
 
 class RecordedLiveSession(LiveSession):
-    """The recording is of the whole session, with all the processes that serve it."""
+    """Records the whole session, with all the processes that serve it."""
 
     def __init__(
         self, agent: Agent, fields: AgentExecuteParams, *, idle_timeout: float | None, one_turn: bool = False
@@ -141,7 +141,7 @@ class RecordedLiveSession(LiveSession):
             agent.record, is_session=not one_turn, has_approver=fields.approve is not None, timeout=agent.timeout
         )
         agent.record = self._recorder
-        self._is_told = False  # Of the turn.
+        self._is_told = False  # The recorder knows about this turn.
 
     def way_to(self, setup: RunSetup) -> Transport:
         return RecordedTransport(super().way_to(setup), self._recorder)
@@ -151,7 +151,7 @@ class RecordedLiveSession(LiveSession):
         super().prepare(params)
 
     def start(self) -> None:
-        if not self._is_told:  # It may be started twice, with another process.
+        if not self._is_told:  # A turn may be started twice, the second time with another process.
             self._is_told = True
             self._recorder.turn(self.params)
         super().start()

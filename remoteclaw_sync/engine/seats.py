@@ -1,10 +1,10 @@
-"""Who may have a process: a limited number at once, and the one idle for longest goes first.
+"""Limits how many sessions have a process at once. To make room, the process that has been idle for longest is ended.
 
-A seat is the right to have a process. A session's turn needs one, and its session keeps it afterwards until somebody
-else does. Sessions that share a process share a seat.
+A seat is the right to have a process. A session's turn needs one, and the session keeps it afterwards until another
+session needs it. Sessions that share a process share a seat.
 
-Nothing is counted, because the exception of a signal handler may come between any two steps: what a turn took, its end
-gives back, and a look around puts the rest in order.
+There is no counter, because a signal handler may raise between any two steps and leave it wrong. Instead, the end of a
+turn gives back what the turn took, and `look` puts the rest in order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .live_session import LiveSession
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN = 1.0  # Seconds; a safety net in case no bell was rung.
-JOIN_PATIENCE = 15.0  # Seconds for a thread of ours whose process was told to end.
+JOIN_PATIENCE = 15.0  # Seconds to wait for one of our threads after its process was told to end.
 
 NewSpare = Callable[[], tuple[LiveSession, Hashable | None]]  # A session, and the key of its door.
 
@@ -37,7 +37,7 @@ class Seat:
 
     def __init__(self, key: Hashable | None, used_at: int) -> None:
         self.key = key
-        self.used_at = used_at  # Not a time but a number in the order of uses.
+        self.used_at = used_at  # Not a time but a sequence number.
         self.doors: list[Door] = []
         self.emptied_by: threading.Thread | None = None  # Set while it is being given up.
 
@@ -49,8 +49,8 @@ class Seat:
 class Door:
     """The gate of one live session (see `session.Gate`).
 
-    It holds neither the session nor the seats: who drops those ends their processes. Sessions with the same `key` share
-    a process; None: it has one of its own.
+    It holds no reference to the session or the seats, because dropping those ends their processes. Sessions with the
+    same `key` share a process; None: the session has its own.
     """
 
     def __init__(self, seats: Seats, live: LiveSession, key: Hashable | None, *, is_spare: bool = False) -> None:
@@ -61,8 +61,8 @@ class Door:
         self.bell = Bell()
         self.seat: Seat | None = None
         self.is_in = False
-        self.is_waiting = is_spare  # Before its thread has begun, too: otherwise a look around would take it for over.
-        self.inheritance: LiveSession | None = None  # Whose process it goes on with.
+        self.is_waiting = is_spare  # Even before its thread has begun: otherwise `look` would think that it is over.
+        self.inheritance: LiveSession | None = None  # The session whose process it takes over.
         live.gate = self
 
     @property
@@ -71,13 +71,13 @@ class Door:
 
     @property
     def is_used(self) -> bool:
-        """Whether it has a turn, or waits for one."""
+        """Whether it has a turn or waits for one."""
         return self.is_in or self.is_waiting
 
     def enter(self, is_unwanted: Callable[[], bool], due: float | None) -> bool:
         seats = self._seats()
         if seats is None:
-            return True  # The pool is gone, and with it the limit.
+            return True  # The pool is gone, and so is the limit.
         if not seats.wait_for_seat(self, is_unwanted, due):
             return False
         heir, other, self.inheritance = self.live, self.inheritance, None
@@ -101,8 +101,8 @@ class Seats:
     """At most `most` processes at once. May be used from any thread.
 
     Args:
-        most: how many.
-        spare: how many idle processes are kept for conversations to come.
+        most: the limit.
+        spare: how many idle processes are kept ready for new conversations.
     """
 
     def __init__(self, most: int, spare: int = 0) -> None:
@@ -122,7 +122,7 @@ class Seats:
         self._is_looking = self._must_look_again = self._is_closed = False
 
     def forget_after_fork(self) -> None:
-        """The processes are those of the process that was copied."""
+        """In a forked copy of the host: the processes are the parent's."""
         for door in [*self._line, *(door for seat in self._seats for door in seat.doors)]:
             door.seat, door.is_in, door.is_waiting = None, False, False
         self._set_up()
@@ -130,7 +130,8 @@ class Seats:
     # --- for doors --------------------------------------------------------------------------------------------
 
     def wait_for_seat(self, door: Door, is_unwanted: Callable[[], bool], due: float | None) -> bool:
-        """Block until the door has a seat; False if it is unwanted or due first, or (a spare one) if none is free."""
+        """Block until the door has a seat. False if it became unwanted or due first, or is a spare one and no seat is
+        free."""
         with self.lock:
             door.is_waiting = True
             self._line.append(door)
@@ -140,7 +141,7 @@ class Seats:
             if is_unwanted() or left <= 0 or door.is_spare or self._is_closed:
                 with self.lock:
                     if door.is_in:
-                        break  # It was given one this moment, perhaps with somebody's process.
+                        break  # It was given a seat at this moment, perhaps with another session's process.
                     door.leave()
                     return False
             door.bell.wait(left)
@@ -149,23 +150,23 @@ class Seats:
         return True
 
     def was_left(self, door: Door) -> None:
-        """Its turn is over, or it waits no longer."""
+        """The door's turn is over, or it no longer waits for one."""
         if door.seat is not None:
             door.seat.used_at = next(self._uses)
         self.look()
-        if not door.is_spare:  # If that cannot be started, the next one cannot either.
+        if not door.is_spare:  # If a spare process cannot be started, the next one cannot either.
             self.restock()
 
     # --- for the pool -----------------------------------------------------------------------------------------
 
     def stock(self, new_spare: NewSpare) -> None:
-        """From now on these are the sessions whose processes are started ahead."""
+        """From now on, start the processes of sessions made by this function ahead."""
         with self.lock:
             self._new_spare = new_spare
         self.restock()
 
     def close(self) -> None:
-        """Nobody is given a seat from now on. Ends the spare processes, and waits for them and for our threads."""
+        """Give out no more seats. Ends the spare processes, and waits for them and for our threads."""
         with self.lock:
             self._is_closed = True
             line, threads, spares = list(self._line), list(self._threads), list(self._spares)
@@ -180,16 +181,16 @@ class Seats:
             if thread is not threading.current_thread():
                 thread.join(JOIN_PATIENCE)
         for live, _ in spares:
-            live.shut()  # Once more: its process may have been started meanwhile.
+            live.shut()  # Again: its process may have been started meanwhile.
 
     # --- who gets a seat --------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Give out the seats that there are, in the order of the line, and have idle ones emptied for the rest."""
+        """Give out the free seats, in the order of the line, and have idle ones emptied for the rest."""
         with self.lock:
             self._must_look_again = True
             if self._is_looking:
-                return  # A signal handler or the GC, in the middle of the following.
+                return  # Called by a signal handler or the GC, in the middle of the code below.
             self._is_looking = True
             try:
                 while self._must_look_again:
@@ -231,8 +232,7 @@ class Seats:
                     self._give_up(min(idle, key=lambda seat: seat.used_at))
 
     def _seat_for(self, door: Door) -> Seat | None:
-        """Its own, that of the process it shares, that of a process which was started for the likes of it, or a new
-        one."""
+        """The door's own seat, that of the process it shares, that of a spare process that fits it, or a new one."""
         if door.seat is not None:
             return None if door.seat.emptied_by is not None else door.seat
         if self._is_closed:
@@ -266,13 +266,13 @@ class Seats:
             seat.doors.append(door)
         door.seat = seat
         seat.used_at = next(self._uses)
-        door.is_in = True  # From here on its end gives it back.
+        door.is_in = True  # From here on, the end of the turn gives the seat back.
         door.is_waiting = False
         self._line = [other for other in self._line if other is not door]
         door.bell.ring()
 
     def _give_up(self, seat: Seat) -> None:
-        """Let the process go in a thread of its own, so that those who wait for the seat can still be stopped."""
+        """Let the process go in a separate thread, so that a turn that waits for the seat can still be stopped."""
         lives = [live for door in seat.doors if (live := door.live) is not None]
 
         def empty() -> None:
@@ -298,7 +298,7 @@ class Seats:
         except RuntimeError:  # No thread can be started.
             thread.run()
 
-    # --- processes that are started ahead ---------------------------------------------------------------------
+    # --- processes started ahead ------------------------------------------------------------------------------
 
     def restock(self) -> None:
         """Start as many spare processes as there is room for."""
@@ -311,7 +311,7 @@ class Seats:
                     return
                 live, key = self._new_spare()
                 if type(live) is not LiveSession:
-                    return  # It is recorded: a recording is of one session.
+                    return  # It is recorded, and a recording is of one session.
                 door = Door(self, live, key, is_spare=True)
                 self._spares.append((live, door))
                 self._start(threading.Thread(target=_warm, args=(live, door), name="remoteclaw-pool", daemon=True))
@@ -332,7 +332,7 @@ def _has_process(door: Door) -> bool:
 
 
 def starts_alike(a: AgentExecuteParams, b: AgentExecuteParams) -> bool:
-    """Whether the process of a session with these fields can serve one with those, apart from the conversation."""
+    """Whether a process started for a session with one of these can serve one with the other, conversation aside."""
     same_output = b.output_type is None if a.output_type is None else a.output_type.same_as(b.output_type)
     return (
         same_output
@@ -352,10 +352,10 @@ def _forget_all() -> None:
 
 
 def _close_all() -> None:
-    """The interpreter exits: a process that is started from now on would outlive it."""
+    """The interpreter exits: a process started from now on would outlive it."""
     for seats in list(_all):
         seats.close()
 
 
 after_fork(_forget_all)
-atexit.register(_close_all)  # Before that of process.live_children, which ends the processes that there are.
+atexit.register(_close_all)  # Runs before the one of process.live_children, which ends the processes that exist.

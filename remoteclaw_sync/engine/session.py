@@ -1,4 +1,4 @@
-"""A conversation with one agent: how it is started, the process that serves it now, how its output is read."""
+"""A conversation with one agent: how it is started, which process serves it now, and how its output is read."""
 
 from __future__ import annotations
 
@@ -30,29 +30,28 @@ T = TypeVar("T")
 
 
 class Gate(Protocol):
-    """Limits how many turns run at once. `wake` may be called from any thread, the others by the consumer's."""
+    """Limits how many turns run at once. `wake` may be called from any thread, the rest from the consumer's."""
 
     def enter(self, is_unwanted: Callable[[], bool], due: float | None, /) -> bool:
-        """Wait until a turn may begin; False if it is unwanted or due first."""
+        """Wait until a turn may begin. False if it became unwanted or due first."""
 
     def leave(self) -> None:
-        """The turn is over, or did not begin. A second call does nothing."""
+        """Called when the turn is over, or did not begin. A second call does nothing."""
 
     def wake(self) -> None:
-        """Have those who wait check whether their turn is still wanted."""
+        """Have a waiting turn check whether it is still wanted."""
 
 
 @attrs.define(slots=False, eq=False)
 class Session:
-    """One-shot: each turn has a process of its own, which gets the prompt at its start and exits when it has
-    answered."""
+    """One-shot: each turn has its own process, which gets the prompt when it starts and exits when it has answered."""
 
     is_live: ClassVar[bool] = False
 
     agent: Agent
-    gate: Gate | None = attrs.field(init=False, default=None)  # Where the turns that run at once are limited.
+    gate: Gate | None = attrs.field(init=False, default=None)  # Limits how many turns run at once.
     params: AgentExecuteParams = attrs.field(init=False)  # Of the turn.
-    # The warning that a run which had to be started twice began with (see `Agent.remedy`).
+    # If the run had to be started twice: the warning that the second start began with (see `Agent.remedy`).
     remedied: AgentErrorEvent | None = attrs.field(init=False, default=None)
     restarts: int = attrs.field(init=False, default=0)
     meanwhile: list[AgentErrorEvent] = attrs.field(init=False, factory=list)  # Warnings from before the turn.
@@ -63,18 +62,18 @@ class Session:
     _redactor: Redactor | None = attrs.field(init=False, default=None)
 
     def prepare(self, params: AgentExecuteParams) -> None:
-        """When the first event of a turn is asked for."""
+        """Called when the first event of a turn is asked for."""
         self.params = params
         self._redactor = None
 
     def redact(self, text: str) -> str:
-        """The text without the secrets of the turn. They are collected for the first text: most turns have none."""
+        """The text without the secrets of the turn. These are collected at the first text: most turns need none."""
         if text and self._redactor is None:
             self._redactor = Redactor(secrets_of_run(self.params, host_environment, self.agent.command))
         return self._redactor(text) if text and self._redactor is not None else text
 
     def open(self, due: float | None) -> Transport:
-        """A way to the agent, not yet started. `due` is when the turn has to be over."""
+        """A connection to the agent, not yet started. `due` is when the turn has to be over."""
         self.dialect = self.agent.new_dialect(self.params)
         signal = self.params.abort_signal
         self._setup = RunSetup(self.agent, self.params, self.dialect, self.remedied, due, signal)
@@ -92,43 +91,44 @@ class Session:
         return self.transport.ending
 
     def start(self) -> None:
-        """Have the agent begin with the turn."""
+        """Have the agent begin the turn."""
         self.transport.start()
 
     def listener(self) -> Callable[[], bytes | None]:
-        """Gives the agent's next words: b"" when the turn is over, None when the process is gone too. Blocks."""
+        """A function that returns the agent's next output: b"" when the turn is over, None when the process is gone
+        too. The function blocks."""
         return self.transport.receive
 
     def last_word(self, said: bool) -> bool:
-        """The agent has said its last word on the turn (or has not, after all). Returns whether it came before the
+        """The agent has sent the final message of the turn (or, after all, has not). Returns whether it came before the
         process was told to end."""
         transport = self.transport
         transport.expect_exit(said, max(self.agent.linger, self.dialect.outcome.may_stay))
         return transport.heard_in_time
 
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> None:
-        """Pass on what the caller says to a request."""
+        """Pass on the caller's answer to a request."""
 
     def answered(self) -> Sequence[AgentEvent]:
-        """What has come of that at once: it is told before the agent says more."""
+        """Events that follow from that answer at once. They are yielded before the agent says more."""
         return ()
 
     def remembers(self, request: PermissionRequest) -> bool:
-        """Whether the caller has approved this for the rest of the session; if so, the agent has been answered."""
+        """Whether the caller has approved this for the rest of the session. If so, the agent gets its answer here."""
         return False
 
     # --- for anyone -------------------------------------------------------------------------------------------
 
     def request_end(self, reason: EndReason) -> None:
-        """Have the turn that is open ended. Does not block."""
+        """Have the open turn ended. Does not block."""
         self.transport.request_end(reason)
 
     def wait_for_end(self) -> None:
-        """Until nothing is left of a turn that was told to end."""
+        """Wait until nothing is left of a turn that was told to end."""
         self.transport.close()
 
     def steer(self, text: str, interrupt: bool) -> None:
-        """Further words for the running turn, which may be interrupted for them. Raises UnsupportedOperationError."""
+        """Add text to the running turn, which may be interrupted for it. Raises UnsupportedOperationError."""
         raise errors.UnsupportedOperationError(
             f"a one-shot run of {self.agent.program} takes no further words; open_session() gives one that does"
         )
@@ -136,18 +136,18 @@ class Session:
     # --- its end ----------------------------------------------------------------------------------------------
 
     def close(self) -> Exit:
-        """Wait until the process is gone, with all that was made for it."""
+        """Wait until the process is gone and all that was made for it is removed."""
         try:
             return self.transport.close()
         except BaseException:
-            self.transport.request_close()  # Interrupted, perhaps before it was asked; the supervisor does the rest.
+            self.transport.request_close()  # Interrupted, perhaps before it could ask; the supervisor does the rest.
             raise
         finally:
             if self._setup.recorder is not None:
                 self._setup.recorder.heard()
 
     def finish(self) -> TurnEnd:
-        """Close the turn, and look at its end."""
+        """Close the turn. Returns how it ended."""
         exit = self.close()
         stderr, preamble = self.redact(exit.diagnostics), self.reader.preamble
         said = stderr if not preamble else self.redact("\n".join(filter(None, (exit.diagnostics, preamble))))
@@ -185,21 +185,21 @@ class Session:
         return closing
 
     def _presentable(self, stderr: str) -> str:
-        """The part of it that people are shown."""
+        """The part of stderr that people are shown."""
         shown = ask(self.dialect.presentable, stderr)
         return shown if isinstance(shown, str) else ""
 
     def _with_place(self, failure: SpawnFailure) -> SpawnFailure:
-        """Why there is no process, plus where the command really is, or how to install it."""
+        """The failure, with where the command really is or how to install it."""
         return with_place(failure, ask(self.agent.other_places) or [], self.agent.install_hint)
 
     @property
     def was_not_heard(self) -> bool:
-        """Whether the process was gone before it had begun with the prompt, so that another one can be asked."""
+        """Whether the process was gone before it had begun to work on the prompt, so that another one can be asked."""
         return False
 
     def remedy(self, end: TurnEnd) -> AgentErrorEvent | None:
-        """The warning to give before starting once more, if that may cure a failed start; else None."""
+        """The warning to give before a second start, if that may cure a failed one; else None."""
         failed = end.failure is None and end.reason is EndReason.EXITED and end.exit_code != 0
         if not failed or self.restarts >= self.agent.most_restarts or self.dialect.outcome.terminal is not None:
             return None
@@ -209,7 +209,7 @@ class Session:
         return warning
 
     def explained(self, verdict: Verdict, end: TurnEnd) -> Verdict:
-        """The verdict; a failure at the start mentions the CLI's version if that is too old."""
+        """The verdict, which for a failure at the start mentions the CLI's version if that is too old."""
         cli, error = self.agent.cli_facts, verdict.error
         if error is None or cli is None or not end.at_start or end.reason is not EndReason.EXITED:
             return verdict
@@ -219,7 +219,7 @@ class Session:
 
 
 def ask(hook: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """What a hook says of a run that has ended; None if it raises, because `done` must come whatever happens."""
+    """What a hook returns about a run that has ended; None if it raises, because `done` must come whatever happens."""
     try:
         return hook(*args, **kwargs)
     except Exception as error:

@@ -1,8 +1,8 @@
-"""What a run makes outside its process: made and taken away by the thread that looks after its child.
+"""What a run makes outside its process: made and removed by the thread that looks after its child.
 
-Not by the consumer's, in which a KeyboardInterrupt, the exception of a signal handler or one that a time limit raises
-into it may come between any two steps: between a folder and the note that it is to be removed, or in the middle of
-removing it.
+The consumer's thread does not do it, because an exception may come there between any two steps (KeyboardInterrupt, from
+a signal handler, or raised into the thread by a time limit): between creating a folder and noting that it must be
+removed, or in the middle of removing it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .resources import GivenUp, RunResources
 
 logger = logging.getLogger(__name__)
 
-# Kept, for the `finally` of a context manager runs when it is collected.
+# Kept alive in a forked copy, because the `finally` of a context manager runs when it is garbage-collected.
 _left_to_the_original: list[RunResources] = []
 
 
@@ -36,7 +36,7 @@ _left_to_the_original: list[RunResources] = []
 class RunSetup:
     """The setup (see process.launch.Setup) of one start of an agent.
 
-    The agent's hooks run in another thread than the consumer's, but in the context (contextvars) of that one.
+    The agent's hooks do not run in the consumer's thread, but in its context (contextvars).
     """
 
     _agent: Agent
@@ -68,7 +68,7 @@ class RunSetup:
             raise SpawnError(errors.SPAWN_FAILED, f"preparing the run failed: {kind}: {error}") from None
 
     def _prepare(self, resources: RunResources) -> Launch:
-        files.temporary_folder()  # Each run tidies up there, also one that puts nothing into it.
+        files.temporary_folder()  # Each run tidies up there, even one that puts nothing into it.
         if self._params.session_id is not None:
             self.hold(self._params.session_id)
         params = with_gateway(self._params, resources)
@@ -97,19 +97,19 @@ class RunSetup:
         return recorder.watching(launch)
 
     def hold(self, session_id: str) -> None:
-        """Keep others from writing to this session until the CLI is gone. Raises RunSetupError if somebody does."""
+        """Keep others from writing to this session until the CLI is gone. Raises RunSetupError if somebody has it."""
         store = self._agent.session_store(self._params)
         with self._lock:
             if store is not None and session_id not in self._holds and not self._is_over:
                 self._holds[session_id] = hold(store, session_id)
 
     def interrupted(self) -> None:
-        """A turn was interrupted, and the CLI stays."""
+        """Tidy up after a turn that was interrupted while the CLI stays."""
         for tidy_up in [] if self.resources is None else self.resources.after_interrupt:
             tidy_up()
 
     def heard_all(self) -> None:
-        """The consumer is done with what this start of the agent said."""
+        """The consumer has read all that this start of the agent said."""
         if self.recorder is not None:
             self.recorder.heard()
 

@@ -1,8 +1,8 @@
-"""A process that several sessions share: what it says goes to the session it is about, in order.
+"""A process that several sessions share: each of its lines goes to the session it is about, in order.
 
-All work is done by the process's supervisor (process/child.py), as it reads: there is no further thread. Each session
-has its own clocks, and one that ends, by whatever reason, leaves the others alone; only if the CLI does not let go of
-it is the process ended, and with it the turns of all.
+The process's supervisor (process/child.py) does all the work as it reads; there is no other thread. Each session has
+its own clocks, and a session that ends, for whatever reason, leaves the others alone. Only if the CLI does not let go
+of it is the process ended, and with it the turns of all sessions.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from .switchboard import EVERYONE, Switchboard, asked_by, outgoing
 
 logger = logging.getLogger(__name__)
 
-MOST_IN_FLIGHT = 48  # Requests: of more than 128 in its queue Codex drops some (0.169.0).
+MOST_IN_FLIGHT = 48  # Requests: Codex drops some if its queue holds more than 128 (0.169.0).
 OPENING_PATIENCE = 60.0  # Seconds for a session that is no longer wanted to finish opening (MCP servers start).
-PROMISE_PATIENCE = 0.5  # Seconds from the CLI's word that it forgets a session to doing so, which old ones do later.
-MOST_KEPT = 256  # Lines about conversations that nobody has claimed yet, and lines that everyone hears.
+PROMISE_PATIENCE = 0.5  # Seconds between the CLI saying that it forgets a session and doing so; old ones do it later.
+MOST_KEPT = 256  # Lines about conversations that nobody has claimed yet, and lines for everyone.
 UNSTOPPABLE = "the process was ended, because the CLI did not let go of another session on it"
 LAGGING = "more than max_pending_bytes were not read, so the turn was ended for the sake of other sessions"
 
 
 class NewChild(Protocol):
-    """Makes the process; `ChildProcess` does."""
+    """Makes the process, as `ChildProcess` does."""
 
     def __call__(self, setup: Setup | Launch, /, *, exchange: Exchange) -> ChildProcess: ...
 
@@ -48,11 +48,11 @@ class SharedProcess:
 
     def __init__(self, launch: Launch, switchboard: Switchboard, new_child: NewChild = ChildProcess) -> None:
         self._switchboard = switchboard
-        self._lock = threading.RLock()  # Guards who is here, and what everyone has been sent.
+        self._lock = threading.RLock()  # Guards the set of channels, and the lines that everyone was sent.
         self._channels: dict[int, Channel] = {}
         self._is_closed = False
         self._admitted = 0
-        self._told: list[bytes] = []  # To everyone; those who come later hear it too.
+        self._told: list[bytes] = []  # Lines for everyone; channels that are admitted later get them too.
         self._kept: deque[tuple[str, bytes]] = deque(maxlen=MOST_KEPT)
         self._in_flight: set[int] = set()
         self._framer = LineFramer(launch.max_line_bytes)
@@ -77,7 +77,7 @@ class SharedProcess:
     # --- for anyone -------------------------------------------------------------------------------------------
 
     def admit(self, channel: Channel) -> bool:
-        """One more session; False if the process takes none any more."""
+        """Take one more session; False if the process no longer takes any."""
         child = self.child
         with self._lock:
             if self._is_closed or child.ending.reason is not None or not self._switchboard.is_usable:
@@ -106,19 +106,19 @@ class SharedProcess:
         self.child.wake()
 
     def see_off(self) -> None:
-        """Wait until nothing is left of a process that is gone."""
+        """If the process is gone, wait until nothing is left of it."""
         if self._has_ended:
             self.child.close()
 
     def end_strays(self, strays: Strays) -> None:
-        """End what an interrupted turn has left, unless nothing tells whether it is another session's."""
+        """End what an interrupted turn has left, unless it cannot be told apart from what belongs to other sessions."""
         if self._admitted == 1:
             self.child.end_strays(attrs.evolve(strays, word=None))
         elif strays.word is not None:
             self.child.end_strays(strays)
 
     def diagnostics_of(self, channel: Channel) -> str:
-        """The stderr, if it must be about this session: nothing says which of several a line belongs to."""
+        """The stderr, if it can only be about this session: lines do not show which of several they belong to."""
         return self.child.diagnostics if self._admitted == 1 or self._has_ended else ""
 
     # --- in the supervisor's thread ---------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class SharedProcess:
         skipped = self._framer.lines_skipped
         block = self._framer.push_block(chunk)
         if self._framer.lines_skipped != skipped:
-            for channel in self._working():  # It was for one of them.
+            for channel in self._working():  # The line was for one of these.
                 channel.lines_skipped += self._framer.lines_skipped - skipped
         if block is not None:
             self._hand_out(block)
@@ -169,7 +169,7 @@ class SharedProcess:
             parts.setdefault(to, []).append(line)
 
     def _hand_over_kept(self, parts: dict[int, list[bytes]]) -> None:
-        """Lines that came before it was known whose they are."""
+        """Hand over lines that came before it was known which session they belong to."""
         while self._switchboard.claimed:
             name, session = self._switchboard.claimed.pop(0)
             parts.setdefault(session, []).extend(line for kept, line in self._kept if kept == name)
@@ -182,7 +182,7 @@ class SharedProcess:
             working[0].logged()
 
     def _working(self) -> list[Channel]:
-        """Those that wait for the CLI."""
+        """The channels that wait for the CLI."""
         waiting = (Phase.STARTING, Phase.TURN)
         return [channel for channel in list(self._channels.values()) if channel.phase in waiting]
 
@@ -208,7 +208,7 @@ class SharedProcess:
         if not channel.is_leaving:
             self._release(channel, None if channel.phase is Phase.IDLE else reason)
         elif self._is_closed:
-            channel.leave(None, FOREVER)  # Its process is on its way, with clocks of its own.
+            channel.leave(None, FOREVER)  # The process is already ending, and has its own clocks.
         elif channel.is_promised:
             self._part(channel)
         else:
@@ -218,7 +218,7 @@ class SharedProcess:
             self._close(EndReason.LINGERED)
 
     def _release(self, channel: Channel, reason: EndReason | None) -> None:
-        """The session ends: with its process if nobody else needs that, else by asking the CLI to forget it."""
+        """End the session: with the process if no other session needs that, else by asking the CLI to forget it."""
         if self._is_last(channel):
             channel.leave(reason, FOREVER)
             self._close(channel.ending.reason)
@@ -230,7 +230,7 @@ class SharedProcess:
             self._switchboard.release(channel.number)
 
     def _is_last(self, channel: Channel) -> bool:
-        """Whether nobody else wants the process. Nobody is admitted from then on."""
+        """Whether no other session wants the process. If so, no session is admitted from then on."""
         with self._lock:
             others = (other for other in self._channels.values() if other is not channel)
             self._is_closed = self._is_closed or all(other.is_leaving for other in others)
@@ -245,7 +245,7 @@ class SharedProcess:
             self.child.request_end(reason)
 
     def _part(self, channel: Channel) -> None:
-        """The CLI has forgotten it. The last one stays until the process is gone."""
+        """The CLI has forgotten the session. The last session stays until the process is gone."""
         if self._is_last(channel):
             channel.leave(None, FOREVER)
             self._close(None)
@@ -256,7 +256,7 @@ class SharedProcess:
         channel.finish_elsewhere()
 
     def _speak(self) -> None:
-        """Send what there is to say, and see who may leave."""
+        """Send what is waiting to be sent, and see which sessions may leave."""
         switchboard = self._switchboard
         try:
             for channel in list(self._channels.values()):
@@ -264,7 +264,7 @@ class SharedProcess:
             if words := switchboard.take():
                 self.child.send(words)
         except UnreadInputError:
-            pass  # The CLI does not read. Those who wait for it have their clocks.
+            pass  # The CLI does not read. The sessions that wait for it have their own clocks.
         for channel in self._taken(switchboard.promised):
             channel.is_promised = True
             channel.leave(None, PROMISE_PATIENCE)
@@ -272,7 +272,7 @@ class SharedProcess:
             self._part(channel)
 
     def _taken(self, sessions: set[int]) -> list[Channel]:
-        """Those of these that are leaving."""
+        """Empty the set; returns the channels in it that are leaving."""
         found = [self._channels[number] for number in sessions if number in self._channels]
         sessions.clear()
         return [channel for channel in found if channel.is_leaving and not self._is_closed]
@@ -298,7 +298,7 @@ class SharedProcess:
         rest = self._framer.flush_block()
         for channel in channels:
             if rest is not None and not channel.is_leaving:
-                channel.deliver(rest + b"\n")  # A program that says why it cannot work, without an end of line.
+                channel.deliver(rest + b"\n")  # Perhaps a program that says why it cannot work, without a newline.
             was_left_alone = not channel.is_leaving and channel.failure is None
             channel.exit_code = child.exit_code
             channel.failure = channel.failure or child.failure
@@ -314,7 +314,7 @@ class SharedProcess:
 
 
 class SharedProcesses:
-    """Those of one runtime, by what makes them different."""
+    """The shared processes of one runtime, by what makes them different."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -322,12 +322,12 @@ class SharedProcesses:
         self._by_key: dict[Hashable, SharedProcess] = {}
 
     def __reduce__(self) -> tuple[type[SharedProcesses], tuple[()]]:
-        return SharedProcesses, ()  # A runtime may be sent to another process; its own processes are not.
+        return SharedProcesses, ()  # A runtime may be pickled for another process; its shared processes stay here.
 
     def join(self, channel: Channel, launch: Launch, key: Hashable, new_switchboard: Callable[[], Switchboard]) -> None:
         """Have the process with this key admit the channel; if there is none, start one."""
         if os.getpid() != self._owner:
-            self.__init__()  # type: ignore[misc] # A forked copy of the host: these are the parent's.
+            self.__init__()  # type: ignore[misc] # In a forked copy of the host, these belong to the parent.
         with self._lock:
             process = self._by_key.get(key)
             if process is not None and process.admit(channel):

@@ -1,4 +1,4 @@
-"""Runs that failed before the CLI's first line: what its installation has to do with it."""
+"""Explains runs that failed before the CLI's first line by how the CLI is installed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NO_SUCH_PROGRAM = 127  # What shells and `env` exit with.
 MISSING_PROGRAM = re.compile(
     r"(?:^|[ :‘'\"])(?P<name>[^\s:‘’'\"]+)[’'\"]?: (?:No such file or directory|(?:command )?not found)", re.MULTILINE
 )
-# Kinds of failure that an old CLI may be the cause of. A refused login or an unknown session is not one.
+# Kinds of failure that may be caused by an old CLI. A refused login or an unknown session is not.
 MAY_BE_AGE = frozenset({"config", "crash", "incomplete", "unknown"})
 
 
 def missing_program(program: str, exit_code: int | None, said: str) -> AgentErrorEvent | None:
-    """In words, that what a CLI is written for (Node.js) is not there, if a shell or `env` says so."""
+    """An error saying that the CLI's interpreter (Node.js) is missing, if a shell or `env` reported that."""
     found = MISSING_PROGRAM.search(said) if exit_code == NO_SUCH_PROGRAM else None
     if found is None:
         return None
@@ -34,7 +34,7 @@ def missing_program(program: str, exit_code: int | None, said: str) -> AgentErro
 
 
 def with_place(failure: SpawnFailure, places: list[str], install_hint: str | None) -> SpawnFailure:
-    """A missing command, with where it is after all, or else how to install it."""
+    """The failure; if the command was not found, with where it is after all, or else how to install it."""
     if failure.code != errors.CLI_NOT_FOUND:
         return failure
     hint = install_hint
@@ -47,7 +47,7 @@ def with_place(failure: SpawnFailure, places: list[str], install_hint: str | Non
 def with_needed_version(
     error: AgentErrorEvent, cli: CliFacts, version: str | None, params: AgentExecuteParams
 ) -> AgentErrorEvent:
-    """The error, with the version that this CLI is and the one that is needed, if it is an old one."""
+    """The error; if the CLI is too old, with its version and the one that is needed."""
     prompt = ("system_prompt",) if params.system_prompt is not None else ()
     sentence = what_is_needed(cli, version, (*prompt, params.permission_mode))
     return error if sentence is None else attrs.evolve(error, message=f"{error.message}; {sentence}")

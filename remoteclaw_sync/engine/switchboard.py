@@ -1,6 +1,6 @@
-"""Whose a line is, on a connection that several sessions share: by JSON-RPC, with the CLI's own names for sessions.
+"""Finds out which session a line on a shared connection belongs to, by JSON-RPC and the CLI's names for sessions.
 
-Fed, never connected, as a dialect is: whoever feeds it sends what there is to `take`.
+Like a dialect, it is fed and never connected: the code that feeds it sends what `take` returns.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ import abc
 from ..wire.fields import Message
 from ..wire.jsonrpc import Peer, renumbered, request_number
 
-EVERYONE = 0  # The address of what is said to all sessions, those to come included.
-# Each session numbers its requests from 1. On the wire they have a block of numbers for each session: those below the
+EVERYONE = 0  # The address of lines for all sessions, including later ones.
+# Each session numbers its requests from 1. On the wire, each session has its own block of numbers; those below the
 # first block are the switchboard's own. (JavaScript counts to 2**53: enough for 33 million sessions on a process.)
 BLOCK_BITS = 28
 
-# The number of a session; EVERYONE; None for nobody; the name of a conversation that may become known in a moment.
+# The number of a session; EVERYONE; None for nobody; or the name of a conversation that may become known in a moment.
 Address = int | str | None
 
 
 class Switchboard(abc.ABC):
-    """Does the handshake of one process, and knows which session each of its lines is for.
+    """Does the handshake with one process, and knows which session each of its lines is for.
 
     Attributes:
         claimed: names of conversations that have become known, with the sessions they belong to.
-        released: sessions that the CLI has nothing more to do with.
-        promised: sessions that the CLI has said it will let go of.
+        released: sessions that the CLI has forgotten.
+        promised: sessions that the CLI has said it will forget.
     """
 
     def __init__(self, *, envelope: bool = True) -> None:
@@ -45,7 +45,8 @@ class Switchboard(abc.ABC):
 
     @abc.abstractmethod
     def route(self, message: Message) -> Address:
-        """Whose this is. An answer has the number that its session gave the request, or for all of them a name."""
+        """Which session this is for. In an answer, sets `id` to the number that the session gave its request, or, if
+        the answer is for everyone, to a name."""
 
     @abc.abstractmethod
     def knows(self, session: int) -> bool:
@@ -53,18 +54,18 @@ class Switchboard(abc.ABC):
 
     @abc.abstractmethod
     def release(self, session: int) -> None:
-        """Have the CLI end what it does for this session, and forget it. From now on its lines are dropped."""
+        """Have the CLI end its work for this session and forget it. From now on, the session's lines are dropped."""
 
     def passed_on(self, session: int, line: bytes) -> None:
         """A session has sent this line to the CLI."""
 
     def take(self) -> bytes:
-        """What has to be sent to the CLI."""
+        """What must be sent to the CLI now."""
         return self.peer.take()
 
 
 def outgoing(session: int, line: bytes) -> tuple[bytes, int | None]:
-    """A line as it goes to the CLI, and its number there if it is a request."""
+    """A session's line as it is sent to the CLI, and its number there if it is a request."""
     own = request_number(line)
     if own is None:
         return line, None
@@ -73,5 +74,5 @@ def outgoing(session: int, line: bytes) -> tuple[bytes, int | None]:
 
 
 def asked_by(number: int) -> tuple[int, int]:
-    """Whose request has this number on the wire, and the number that it was given there."""
+    """The session whose request has this number on the wire, and the number that the session gave it."""
     return number >> BLOCK_BITS, number & ((1 << BLOCK_BITS) - 1)

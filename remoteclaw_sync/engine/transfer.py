@@ -1,4 +1,4 @@
-"""Moves a session out of a CLI's store and into it, as a capsule, while nobody writes to it."""
+"""Moves a session out of a CLI's store, or into it, as a capsule, while nobody else writes to the session."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .one_writer import hold
 
 
 class Mover(Protocol):
-    """What is needed of a runtime."""
+    """What is needed from a runtime."""
 
     @property
     def program(self) -> str:
         """The command as people know it."""
 
     def session_store(self, params: AgentExecuteParams) -> str | None:
-        """Whose session ids these are."""
+        """The store that the session ids belong to."""
 
     def local_sessions(self, params: AgentExecuteParams) -> LocalSessions | None:
         """Where its sessions are."""
 
     def cli_version(self) -> str | None:
-        """The version that is installed, if it is known."""
+        """The installed version, if it is known."""
 
 
 def exported(agent: Mover, params: AgentExecuteParams, limit: int, *, held: bool) -> bytes:
@@ -46,7 +46,7 @@ def exported(agent: Mover, params: AgentExecuteParams, limit: int, *, held: bool
 
 
 def imported(agent: Mover, params: AgentExecuteParams, data: bytes, limit: int, *, replace: bool) -> str:
-    """The id of the session in the capsule, now a session of this machine."""
+    """Write the session in the capsule to this machine. Returns its id."""
     sessions = _sessions(agent, params)
     capsule = Capsule.unpack(data, limit)
     if capsule.provider != agent.program:
@@ -74,7 +74,7 @@ def _sessions(agent: Mover, params: AgentExecuteParams) -> LocalSessions:
 
 @contextlib.contextmanager
 def _held(agent: Mover, params: AgentExecuteParams, session_id: str) -> Iterator[None]:
-    """While nobody else of this user on this machine writes to the session."""
+    """Hold the session meanwhile, so that no other run of this user on this machine writes to it."""
     store = agent.session_store(params)
     try:
         held = None if store is None else hold(store, session_id)

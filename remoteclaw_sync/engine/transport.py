@@ -1,4 +1,4 @@
-"""The way to an agent and back. A child process is one, and so is a recording."""
+"""The connection to an agent: a child process, for example, or a recording."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..process.launch import Exit, Limits, Phase, SpawnFailure, Strays
 
 
 class Transport(Protocol):
-    """What a turn needs of whatever talks to it. `ChildProcess` says what each member means."""
+    """What a turn needs from the other end. `ChildProcess` documents the members."""
 
     tools_outstanding: bool
     lines_skipped: int

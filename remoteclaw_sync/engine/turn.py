@@ -1,7 +1,7 @@
 """One turn, from its prompt to `done`: the only loop.
 
-It works in the consumer's thread: what the agent writes arrives here as raw chunks, is cut into lines, read by the
-session's dialect, and leaves as events. Only `request_end`, `close` and `steer` are called from elsewhere.
+It runs in the consumer's thread: the agent's output arrives here as raw chunks, is cut into lines, is read by the
+session's dialect, and leaves as events. Only `request_end`, `close` and `steer` are called from other threads.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ NO_WORDS = "an error was reported without a message"
 
 
 class Turn:
-    """What its consumer has been given so far, and what others want of it.
+    """One turn: what its consumer has been given so far, and what others have asked of it.
 
-    Holds no reference to the generator of its events, so that dropping that one ends the turn.
+    Holds no reference to the generator of its events, so that dropping the generator ends the turn.
     """
 
     def __init__(self, session: Session, params: AgentExecuteParams) -> None:
         self._session = session
         self._params = params
         self._lock = threading.RLock()
-        self._wanted_end: EndReason | None = None  # What was asked for first, perhaps before there was a transport.
+        self._wanted_end: EndReason | None = None  # The first reason requested, perhaps before there was a transport.
         self._transport: Transport | None = None
         self._events: weakref.ref[Generator[AgentEvent, None, None]] | None = None
         self._left = False
@@ -70,13 +70,13 @@ class Turn:
         self._errors: list[AgentErrorEvent] = []
         self._tools_open: set[str] = set()
         self._tools_used = False
-        self._words_begin = 0  # Where in the text parts the words after the last tool call begin.
+        self._words_begin = 0  # Where in the text parts the text after the last tool call begins.
         self._exit_expected = False
-        self._finished_in_time = False  # The last word came before the process was told to end.
+        self._finished_in_time = False  # The final message came before the process was told to end.
         self._is_limited = limits_of(params) != NO_LIMITS
-        # Most turns need none.
+        # Most turns need no meter.
         self._meter = Meter(session.agent, params) if self._is_limited or session.agent.prices else None
-        self._over: str | None = None  # The limit that it has exceeded, in words.
+        self._over: str | None = None  # The limit that the turn has exceeded, in words.
 
     # --- for anyone -------------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Turn:
 
     @property
     def what_is_left(self) -> dict[str, Any]:
-        """Of its deadline and its limits, for a turn that goes on where this one has ended."""
+        """What is left of the deadline and the limits, for a turn that continues after this one."""
         assert self.result is not None
         deadline = self._params.deadline
         limits = {} if self._meter is None else self._meter.left(self._session.so_far())
@@ -94,7 +94,7 @@ class Turn:
 
     @property
     def errors(self) -> list[AgentErrorEvent]:
-        """The errors its consumer has been given so far."""
+        """The errors that the consumer has been given so far."""
         return self._errors
 
     @property
@@ -103,11 +103,11 @@ class Turn:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Whether the turn is over: nothing more will happen in it."""
         if self._left or self._events is None:
             return self._left
         events = self._events()
-        # A generator that was closed before its first event has had no chance to say so.
+        # A generator that was closed before its first event has not run, and so could not set `_left`.
         return events is None or getattr(events, "gi_frame", None) is None
 
     @property
@@ -117,7 +117,7 @@ class Turn:
 
     @property
     def is_ending(self) -> bool:
-        """Whether somebody, or a clock, has asked for its end."""
+        """Whether somebody, or a clock, has asked for the turn to end."""
         transport = self._transport
         if self._wanted_end is not None or transport is None:
             return self._wanted_end is not None
@@ -140,14 +140,14 @@ class Turn:
             self._session.wait_for_end()
 
     def steer(self, text: str, interrupt: bool) -> None:
-        """Further words for the agent, from any thread. Does not block."""
+        """Add text for the agent, from any thread. Does not block."""
         with self._lock:
             if self._session.is_live and (self._transport is None or self._left):
                 raise errors.UnsupportedOperationError("there is no running turn that could take further words")
             self._session.steer(text, interrupt)
 
     def to_end(self) -> AgentRunResult:
-        """Have all its events, and return the summary. Blocks until then."""
+        """Consume all events and return the summary. Blocks until then."""
         with closing(self.events()) as events:
             for _ in events:
                 pass
@@ -157,7 +157,7 @@ class Turn:
     # --- the loop ---------------------------------------------------------------------------------------------
 
     def events(self) -> Generator[AgentEvent, None, None]:
-        """See `CLIRuntimeBase.execute` for the contract. To be called once."""
+        """See `CLIRuntimeBase.execute` for the contract. May be called only once."""
         events = self._loop()
         self._events = weakref.ref(events)
         return events
@@ -187,7 +187,7 @@ class Turn:
         if self._over is not None:
             return TurnEnd(reason=EndReason.LIMIT)
         if session.remedied is not None and self._wanted_end is not EndReason.CLOSED:
-            yield self._error(session.remedied)  # In the recorded run that is played here.
+            yield self._error(session.remedied)  # From the recorded run that is being replayed.
         if session.gate is not None and self._wanted_end is None:
             self._enter(session.gate, due)
         if self._wanted_end is not None:
@@ -195,7 +195,7 @@ class Turn:
         while True:
             transport = session.open(due)
             try:
-                with self._lock:  # From here on requests go to this transport; one that came before is passed on.
+                with self._lock:  # From here on, requests reach this transport; an earlier one is passed on here.
                     self._transport = transport
                     if self._wanted_end is not None:
                         session.request_end(self._wanted_end)
@@ -209,12 +209,12 @@ class Turn:
                     yield self._error(session.meanwhile.pop(0))
                 while not ending.backlog_unwanted:
                     chunk = receive()
-                    items = feed(chunk)  # Even if unwanted: a session looks in them for the end of the turn.
+                    items = feed(chunk)  # Even if unwanted: a session searches them for the end of the turn.
                     if ending.backlog_unwanted:
                         break
                     for item in items:
                         found = read(item)
-                        if type(found) is AgentTextEvent and type(found.text) is str:  # By far the most.
+                        if type(found) is AgentTextEvent and type(found.text) is str:  # By far the most common.
                             append_text(found.text)
                             yield found
                         elif found is not None:
@@ -260,7 +260,7 @@ class Turn:
                 yield session.remedied
 
     def _enter(self, gate: Gate, due: float | None) -> None:
-        """Wait for a place among the turns that may run at once."""
+        """Wait until this turn may run beside the others."""
         signal = self._params.abort_signal
         listener = None if signal is None else AbortListener(signal, lambda: self.request_end(EndReason.ABORTED))
         try:
@@ -273,7 +273,7 @@ class Turn:
                 listener.detach()
 
     def _hold_to_limits(self) -> None:
-        """End the turn if it has used more than it may. One that has ended already gets its verdict at the end."""
+        """End the turn if it has used more than it may. If the CLI has finished already, the verdict deals with it."""
         outcome = self._session.so_far()
         if self._meter is not None and self._over is None and outcome.terminal is None:
             self._over = self._meter.over(outcome, bool(self._tools_open))
@@ -292,7 +292,7 @@ class Turn:
     # --- what is kept of an event -----------------------------------------------------------------------------
 
     def _note(self, event: AgentEvent) -> AgentEvent | None:
-        """Keep what the turn's end needs to know of an event; None if the consumer is not to see it."""
+        """Keep what the end of the turn needs from an event. Returns what to yield; None if nothing."""
         try:
             return NOTES[type(event)](self, event)
         except Exception as error:  # noqa: BLE001 - a field of a wrong type
@@ -319,7 +319,7 @@ class Turn:
         return event
 
     def _note_permission(self, event: AgentPermissionEvent) -> AgentEvent | None:
-        """From here on the agent waits for us."""
+        """From here on, the agent waits for our answer."""
         if self._session.remembers(event.request):
             return None
         if self._session.is_live:
@@ -330,10 +330,10 @@ class Turn:
         """Ask the caller, and pass on the answer; a refusal is a denial in the result."""
         session = self._session
         if not session.is_live:
-            return  # Reported by a hook, for a CLI that takes no answer.
+            return  # Reported by a hook, for a CLI that cannot be answered.
         decision = decide(self._params.approve, request)
         if session.ending.backlog_unwanted:
-            return  # Aborted meanwhile: the CLI does not wait any more.
+            return  # Aborted meanwhile: the CLI no longer waits.
         if isinstance(decision, Deny):
             denial = PermissionDenial(request.tool_name, decision.message, request.tool_id or None)
             session.dialect.outcome.permission_denials.append(denial)
@@ -343,7 +343,7 @@ class Turn:
             self.request_end(EndReason.ABORTED)
 
     def _note_done(self, event: AgentDoneEvent) -> None:
-        """The agent's last word, given by a hook as an event."""
+        """The agent's final message, which a hook returned as an event."""
         outcome, reported = self._session.dialect.outcome, event.result
         if reported.error_subtype is None:
             outcome.succeed()
@@ -358,7 +358,7 @@ class Turn:
                 setattr(outcome, name, getattr(reported, name))
 
     def _error(self, event: AgentErrorEvent) -> AgentErrorEvent:
-        """Keep an error that is about to be yielded, without the secrets it may quote, and with words in any case."""
+        """Keep an error that is about to be yielded, without secrets it may quote, and never with an empty message."""
         redact = self._session.redact
         message = redact("" if event.message is None else str(event.message))
         if not message.strip():
@@ -439,14 +439,14 @@ class Turn:
 
 
 class ByClass(dict[type, Callable[[Turn, Any], AgentEvent | None]]):
-    """What to do with an event, by its class; for a subclass what its base has."""
+    """What to do with an event, by its class; a subclass is handled like its base."""
 
     def __missing__(self, cls: type) -> Callable[[Turn, Any], AgentEvent | None]:
         self[cls] = next(self[base] for base in cls.__mro__[1:] if base in self)
         return self[cls]
 
 
-# Not bound to a Turn: it would hold itself, and what a run has said would outlive it.
+# Not bound to a Turn: bound methods would make a cycle, which would keep a run's output alive after it.
 NOTES = ByClass(
     {
         AgentTextEvent: Turn._note_text,

@@ -1,4 +1,4 @@
-"""The verdict at the end of a turn, from all that is known of it."""
+"""The verdict at the end of a turn, from all that is known about it."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ class Evidence:
 
     agent: Agent
     end: TurnEnd
-    finished_in_time: bool  # The CLI's last word came before it was told to end.
+    finished_in_time: bool  # The CLI's final message came before it was told to end.
     answered: bool
     errors_seen: tuple[AgentErrorEvent, ...]
     deadline: float | None
-    is_live: bool = False  # The process was to outlive the turn, so no exit is a good one.
+    is_live: bool = False  # The process should have outlived the turn, so even exit code 0 is a failure.
     over: str | None = None  # The limit that the run has exceeded, in words.
 
 
 @attrs.frozen
 class Verdict:
-    """What the run's end adds: an error that nobody has reported yet, and the kind of failure (None: success)."""
+    """What the end of the run adds: an error that was not reported yet, and the kind of failure (None: success)."""
 
     error: AgentErrorEvent | None = None
     error_subtype: ErrorSubtype | None = None
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """The real cause, once. Success needs evidence: the CLI's word, or exit 0 with an answer."""
+    """Report the real cause, once. Success needs evidence: the CLI's own report, or exit 0 with an answer."""
     if evidence.end.reason is EndReason.LIMIT:
         return exceeded(evidence.over or USED_TOO_MUCH)
     if evidence.end.failure is not None:
@@ -83,7 +83,7 @@ def judge(evidence: Evidence) -> Verdict:
 
 
 def exceeded(words: str) -> Verdict:
-    """Of a run that used more than it may."""
+    """The verdict on a run that used more than it may."""
     return Verdict(AgentErrorEvent(words, errors.LIMIT_EXCEEDED), "limit")
 
 
@@ -96,7 +96,7 @@ def _judge_reported_failure(evidence: Evidence) -> Verdict:
 
 
 def _judge_exit(evidence: Evidence) -> Verdict:
-    """The CLI is gone without a last word."""
+    """The verdict on a CLI that exited without a final message."""
     cause = _reported_cause(evidence)
     ended_by_us = evidence.end.reason is EndReason.LINGERED
     if evidence.end.exit_code is None or ended_by_us or (evidence.end.exit_code == 0 and not evidence.is_live):

@@ -4,7 +4,8 @@ An Event can only be waited for, and a thread that waits for someone else's Even
 first: it has to poll, or it outlives the run. Measured with 50 idle runs: `wait(0.02)` takes 8 % of a core, `wait(1.0)`
 takes 0.4 % and leaves each thread behind for up to a second. So the listener joins the Event's own list of waiters (the
 same list since Python 3.2): `Event.set()` calls `release()` on each member, and ours calls `on_set`.
-A thread polls anything else that looks like an Event (multiprocessing's, gevent's, a subclass that hides its parts).
+For anything else that looks like an Event (multiprocessing's, gevent's, a subclass that hides its parts), a thread
+polls.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .greenlets import stops_greenlets
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0  # For look-alikes only: reacts within a millisecond, checks once a second if the run has ended.
-LOOK_SECONDS = 0.1  # For one whose wait() would block all greenlets.
+LOOK_SECONDS = 0.1  # For look-alikes whose wait() would block all greenlets.
 
 
 class AbortListener:
@@ -37,7 +38,7 @@ class AbortListener:
         self._detached = threading.Event()
 
     def attach(self) -> None:
-        """Begin to listen. An event that is already set counts."""
+        """Start listening. An event that is already set counts."""
         if self._waiters is None:
             threading.Thread(target=self._poll, name="remoteclaw-abort", daemon=True).start()
             return
@@ -46,7 +47,7 @@ class AbortListener:
             self._on_set()
 
     def detach(self) -> None:
-        """Stop listening. A call in progress may still come through."""
+        """Stop listening. A call that is in progress may still reach `on_set`."""
         self._detached.set()
         if self._waiters is not None:
             try:
@@ -55,7 +56,7 @@ class AbortListener:
                 pass  # Event.set() has removed it.
 
     def release(self) -> None:
-        """What `Condition.notify()` calls on each waiter."""
+        """Called by `Condition.notify()` on each waiter."""
         self._on_set()
 
     def _poll(self) -> None:
@@ -64,7 +65,7 @@ class AbortListener:
                 if self._was_set_meanwhile():
                     self._on_set()
                     return
-        except Exception as error:  # noqa: BLE001 - somebody else's event: a multiprocessing manager that has died
+        except Exception as error:  # noqa: BLE001 - the event is not ours: a multiprocessing manager may have died
             logger.warning("abort_signal can no longer be checked: %s", type(error).__name__)
 
     def _was_set_meanwhile(self) -> bool:

@@ -1,4 +1,4 @@
-"""Waking one thread that waits."""
+"""A way to wake one waiting thread."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import threading
 
 
 class Bell:
-    """Rung by any thread, heard once by the one that waits for it.
+    """Any thread rings it; the thread that waits for it hears it once.
 
     Not an Event: an exception that a signal handler raises inside `Event.wait()` can leave the Event's own lock held,
-    and then the next `set()` blocks for ever. A bare lock has no such moment.
+    and then the next `set()` blocks for ever. A bare lock does not have this problem.
     """
 
     __slots__ = ("_silence",)
@@ -20,10 +20,10 @@ class Bell:
         self._silence.acquire()
 
     def ring(self) -> None:
-        """Wake the thread that waits, or the next one that does. Ringing twice is the same as ringing once."""
+        """Wake the waiting thread, or the next one that waits. Ringing twice is the same as ringing once."""
         with contextlib.suppress(RuntimeError):
             self._silence.release()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it rang in that time."""
+        """Wait up to that long. Returns whether it rang."""
         return self._silence.acquire(timeout=seconds)

@@ -4,8 +4,8 @@ A supervisor thread owns the child: it makes what the child needs and spawns it 
 interrupt the main one anywhere), reads its two streams, writes its stdin, watches its clocks, ends its process tree,
 reaps it and cleans up. The consumer only takes the chunks that have arrived, so a slow consumer holds nothing up.
 
-A child may serve one turn or many. Others decide which phase it is in, how long that may take (`begin_phase`), and when
-its stdin ends (`send`).
+A child may serve one turn or many. Its callers decide which phase it is in, how long that may take (`begin_phase`), and
+when its stdin ends (`send`).
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ else:
 
 logger = logging.getLogger(__name__)
 
-TERM_GRACE = 1.5  # From SIGTERM to SIGKILL: the CLIs take 0.03-0.6 s to act on it.
+TERM_GRACE = 1.5  # From SIGTERM to SIGKILL: the CLIs take 0.03-0.6 s to act on SIGTERM.
 KILL_PATIENCE = 5.0  # From SIGKILL to giving up on a process that the kernel cannot end (hung disk).
 CLOSE_PATIENCE = TERM_GRACE + KILL_PATIENCE + 3.0  # The longest that close() waits for the supervisor.
 LINGER_LIMIT = 5  # At most this many linger times for a CLI that keeps talking after its final message.
-LONGEST_SLEEP = 86_400.0  # poll() takes no more than 24 days.
-# A guard process takes a millisecond of CPU: a run that ends sooner does without. Once the CLI has said something, the
-# guard is started almost at once.
+LONGEST_SLEEP = 86_400.0  # poll() accepts at most 24 days.
+# Starting a guard process takes a millisecond of CPU, so a run that ends before this delay gets none. Once the CLI has
+# printed something, the guard is started almost at once.
 GUARD_DELAY = 0.003
 GUARD_DELAY_AFTER_WORDS = 0.0005
-# Seconds from the end of an interrupted turn to looking for what it has left: a CLI takes its time to end its tools.
+# Seconds after the end of an interrupted turn at which we look for what it has left: a CLI needs time to end its tools.
 STRAY_LOOKS = (0.0, 0.25, 0.75, 1.75)
-WATCHDOG_DELAY = 2.0  # Seconds: the watchdog is a thread, and a short run goes without.
+WATCHDOG_DELAY = 2.0  # Seconds: the watchdog is a thread, which a short run does not need.
 
 
 class ChildProcess(Inbox):
@@ -71,15 +71,15 @@ class ChildProcess(Inbox):
     rest may be called from any thread.
 
     Args:
-        setup: what makes the child's Launch, in the supervisor's thread; or the Launch.
+        setup: makes the child's Launch, in the supervisor's thread; or the Launch itself.
         backend: what spawns it, moves its bytes and ends it.
         clock: a monotonic clock in seconds.
         timer_factory: makes the watchdog's timers. None: only the backend waits, so tests can control time.
-        exchange: takes what the child prints, so that `receive` gets nothing of it.
+        exchange: takes what the child prints, so that `receive` gets none of it.
     """
 
-    has_served = False  # Others, before this consumer.
-    lines_skipped = 0  # Before they came here.
+    has_served = False  # Whether it has served other consumers before.
+    lines_skipped = 0  # Lines that were skipped before they came here.
 
     def __init__(
         self,
@@ -120,10 +120,10 @@ class ChildProcess(Inbox):
         self._last_word_at: float | None = None
         self._life_in_events: LifeSigns  # From `prepare` on.
         self._life_in_diagnostics: LifeSigns
-        self._must_look = True  # Somebody has changed what the supervisor has to do.
-        self._next_look_at = FOREVER  # When it looks around without being woken.
+        self._must_look = True  # There is something new for the supervisor to do.
+        self._next_look_at = FOREVER  # When it checks everything without being woken.
         self._guard_at = FOREVER
-        self._stray_looks: list[tuple[float, Strays]] = []  # When to look for which.
+        self._stray_looks: list[tuple[float, Strays]] = []  # When to look for which strays.
         self._ending_since: float | None = None
         self._killed = False
         self.tools_outstanding = False
@@ -150,7 +150,7 @@ class ChildProcess(Inbox):
             self._end_without_child(SpawnFailure(errors.SPAWN_FAILED, f"cannot start a thread: {error}"))
 
     def expect_exit(self, expected: bool, linger: float | None = None) -> None:
-        """The CLI has sent its final message (or, after all, has not): it may stay only for the linger time.
+        """Note that the CLI has sent its final message (or, after all, has not): it may stay only for the linger time.
 
         Must be called again after each chunk: a new chunk may be the beginning of another turn.
         """
@@ -185,16 +185,16 @@ class ChildProcess(Inbox):
 
     @property
     def exit(self) -> Exit | None:
-        """How it ended; None while anything of it is left."""
+        """How the child ended; None while anything of it is left."""
         return self._exit(EndReason.EXITED) if self._finished.is_set() else None
 
     def _exit(self, otherwise: EndReason) -> Exit:
         return Exit(self.exit_code, self.ending.reason or otherwise, self.diagnostics, self.failure)
 
     def send(self, data: bytes, *, last: bool = False) -> None:
-        """Write this to the child's stdin, after everything sent before; if it is the last, close stdin afterwards.
+        """Write this to the child's stdin, after everything sent before; if it is the last data, then close stdin.
 
-        Does not block, and does nothing once the child has ended, has closed its stdin, or was sent the last.
+        Does not block. Does nothing once the child has ended, has closed its stdin, or was sent the last data.
         Raises UnreadInputError if more than `max_unsent_bytes` would wait for a child that does not read.
         """
         data = bytes(data)  # Here and not in the supervisor, so that a str or a list raises TypeError in the caller.
@@ -225,15 +225,15 @@ class ChildProcess(Inbox):
         self._wake()
 
     def pause_clock(self) -> None:
-        """The child is waiting for somebody else, so its silence is not a fault. The wall clock keeps running."""
+        """The child is waiting for somebody else, so its silence does not count. The wall clock keeps running."""
         self._clocks.hold()
 
     def resume_clock(self) -> None:
-        """It is the child's turn again: silence counts from now."""
+        """The child is no longer waiting: silence counts from now."""
         self._clocks.release()
 
     def let_go(self) -> None:
-        """Ask the child to exit: its farewell, the end of its stdin, and if it stays, force. Does not block."""
+        """Ask the child to exit: send its farewell, close its stdin, and if it stays, use force. Does not block."""
         if self._is_ours() and self.phase is not Phase.ENDING:
             try:
                 self.send(self._farewell or b"", last=True)
@@ -242,25 +242,25 @@ class ChildProcess(Inbox):
             self.begin_phase(Phase.ENDING, Limits(wall_clock=self._farewell_patience))
 
     def end_strays(self, strays: Strays) -> None:
-        """A turn was interrupted, and the child stays: end what that has left. Does not block."""
+        """A turn was interrupted, and the child stays: end the processes that the turn left. Does not block."""
         if self._is_ours():
             now = self._clock()
             self._stray_looks += [(now + delay, strays) for delay in STRAY_LOOKS]
             self._wake()
 
     def request_end(self, reason: EndReason) -> None:
-        """Ask for the child's tree to be ended for this reason, unless there already is one. Does not block."""
+        """Ask for the child's tree to be ended for this reason, unless there already is a reason. Does not block."""
         if self._is_ours():
             self._claim_end(reason)
             self._wake()
 
     @property
     def is_in_its_thread(self) -> bool:
-        """Whether it is the supervisor who asks."""
+        """Whether the current thread is the supervisor."""
         return threading.current_thread() is self._thread
 
     def wake(self) -> None:
-        """Have the exchange look around. Does not block."""
+        """Have the exchange check what is due. Does not block."""
         self._wake()
 
     def _wake(self) -> None:
@@ -268,18 +268,18 @@ class ChildProcess(Inbox):
         self._backend.wake()
 
     def request_close(self) -> None:
-        """Like `request_end`, because nobody wants any more output."""
+        """Ask for the child's tree to be ended because nobody wants any more output."""
         self.request_end(EndReason.CLOSED)
 
     def begin_exit(self) -> None:
-        """The interpreter exits. A child that waits for its next turn may say goodbye first. Does not block."""
+        """The interpreter exits. An idle child is asked to exit; any other is ended. Does not block."""
         if self.phase is Phase.IDLE and self._farewell is not None:
             self.let_go()
         else:
             self.request_close()
 
     def close(self) -> Exit:
-        """End the child's tree and wait, with a limit, until it is gone. A child that was let go first gets its time to
+        """End the child's tree and wait, with a limit, until it is gone. A child that was let go is first given time to
         exit. A second call does nothing."""
         thread = self._thread
         if self._is_ours() and thread is not None:
@@ -294,9 +294,9 @@ class ChildProcess(Inbox):
 
     def _wait_until_gone(self, thread: threading.Thread) -> None:
         if thread.ident is None:
-            registry.discard(self)  # Ctrl-C came before the thread started; if it still starts, it finds this end.
+            registry.discard(self)  # Ctrl-C came before the thread started; if it still starts, it ends at once.
         elif threading.current_thread() is not thread and (self._finished.is_set() or may_wait()):
-            # (The GC may close a forgotten run in any thread, also in one of its own.)
+            # (The GC may close a forgotten run in any thread, even one that belongs to the run.)
             self._finished.wait(CLOSE_PATIENCE)
             thread.join(1.0)
 
@@ -304,7 +304,7 @@ class ChildProcess(Inbox):
         self.request_end(EndReason.ABORTED)
 
     def forget_after_fork(self) -> None:
-        """In a forked copy of the host, where nothing would ever fill the queue: the run is over here."""
+        """In a forked copy of the host, the run is over: nothing there would ever fill the queue."""
         self._forget_inbox()
         self._backend.forget_after_fork()
         self._setup.forget_after_fork()
@@ -319,7 +319,7 @@ class ChildProcess(Inbox):
                 self._spawn_and_look_after()
         except SpawnError as error:
             self.failure = error.failure
-        except Exception as error:  # noqa: BLE001 - whatever it is, the consumer must hear of it and the child end
+        except Exception as error:  # noqa: BLE001 - whatever it is, the consumer must be told and the child must end
             logger.exception("supervising child %s failed", self.pid)
             self.failure = SpawnFailure(errors.SPAWN_FAILED, f"supervising the CLI failed: {error!r}")
             if self.pid is not None and self._is_ours():
@@ -340,11 +340,11 @@ class ChildProcess(Inbox):
             self._finished.set()
             if self._exchange is not None:
                 self._exchange.gone()
-            # Last: once the consumer has it, this thread is practically gone, and close() need not wait for it.
+            # Last: once the consumer has the end, this thread is practically gone, and close() need not wait for it.
             self._put_end()
 
     def _prepare(self) -> bool:
-        """Whether there is now a child to spawn."""
+        """Prepare the launch. Returns whether there is a child to spawn."""
         launch = None if self.ending.reason is not None else self._setup.prepare(self.ending)
         if launch is None:
             return False
@@ -393,7 +393,7 @@ class ChildProcess(Inbox):
         while not backend.exited:
             # Chunks are handled as they are read; only other events need a check.
             if self._must_look or now >= self._next_look_at or backend.events_ended:
-                self._must_look = False  # First: anyone who changes something from here on must wake us.
+                self._must_look = False  # First: a thread that changes something from here on must wake us.
                 self._next_look_at = FOREVER
                 due = self._look_around(now)
                 if due is None:
@@ -404,13 +404,13 @@ class ChildProcess(Inbox):
                 if self._guard_at != FOREVER:
                     self._guard_at = min(self._guard_at, now + GUARD_DELAY_AFTER_WORDS)
                     self._next_look_at = due = min(due, self._guard_at)
-                # As late as this: until the supervisor lets go of the interpreter, the consumer could only wait for it.
+                # Not earlier: until the supervisor releases the interpreter, the consumer could only wait for it.
                 self._wake_consumer()
             backend.wait(None if due == FOREVER else min(max(due - now, 0.0), LONGEST_SLEEP))
             now = clock()
 
     def _without_watchdog(self, due: float, now: float) -> float:
-        """Until when the supervisor itself has to sleep at the most. What is further off, the watchdog takes over."""
+        """How long the supervisor itself may sleep at the most. Later times are left to the watchdog."""
         if self._watchdog is None or due == FOREVER or due - now < WATCHDOG_DELAY:
             return due
         if now < self._watchdog_from:
@@ -453,7 +453,7 @@ class ChildProcess(Inbox):
     def _look_at_clocks(self, now: float) -> float:
         """End the child if a clock has run out; returns when the next one may."""
         if self._backend.events_ended and self._exit_expected_at is None:
-            self._exit_expected_at = now + self._launch.linger  # It has closed its stream, so nothing more can come.
+            self._exit_expected_at = now + self._launch.linger  # The CLI closed its stream: nothing more can come.
         expected = self._exit_expected_at
         if expected is not None and now >= expected:
             self.ending.claim(EndReason.LINGERED)
@@ -475,7 +475,7 @@ class ChildProcess(Inbox):
         return min((at for at, _ in self._stray_looks), default=FOREVER)
 
     def _in_tool(self) -> bool:
-        """Called only when a clock runs out, so it may be slow."""
+        """Whether a tool may be running. Called only when a clock runs out, so it may be slow."""
         launch = self._launch
         return self.tools_outstanding or self._is_unread(launch.may_run_tool) or ask(launch.runs_tool)
 
@@ -484,10 +484,10 @@ class ChildProcess(Inbox):
         if full and not self._paused:
             self._paused = True
             self._tell_at = self._max_pending // 2
-            self._must_look = True  # Again: the consumer may have caught up before it could see this.
+            self._must_look = True  # Check again: the consumer may have caught up before `_tell_at` was set.
             self._backend.pause_reading()
         elif self._paused and self._pending <= self._tell_at:
-            self._clocks.last_life = now  # It was kept waiting, which is not silence.
+            self._clocks.last_life = now  # The child was kept waiting, which is not silence.
             self._paused = False
             self._tell_at = -1
             self._backend.resume_reading()
@@ -504,7 +504,7 @@ class ChildProcess(Inbox):
         self._put(chunk)
         if self._pending >= self._max_pending:
             self._must_look = True
-        # Here and not in the consumer, which may not come back for a long time.
+        # Here and not in the consumer, which may not call again for a long time.
         if self._loans and any(loan.is_over(chunk) for loan in self._loans):
             self._wake_consumer()
             self._give_back()

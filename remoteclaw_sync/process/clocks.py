@@ -1,7 +1,7 @@
 """The clocks of a child: how long it may be silent, and how long its phase may take.
 
-`PhaseClocks` have no thread and no timer: a sign of life only moves a time stamp. `Watchdog` is the timer that has the
-supervisor look at them.
+`PhaseClocks` have no thread and no timer: a sign of life only updates a time stamp. `Watchdog` is the timer that makes
+the supervisor check them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Clock = Callable[[], float]
 Says = Callable[[bytes], bool]
 TimerFactory = Callable[[float, Callable[[], None]], threading.Timer]
 FOREVER = float("inf")
-LOOKS = 4  # In the time of a phase whose consumer is late, at whether it has read on.
-LONGEST_TIMER = 86_400.0  # threading.Timer takes what a C timestamp takes; a look once a day costs nothing.
+LOOKS = 4  # Checks per wall-clock limit of a phase whose consumer is late, to see whether it has read on.
+LONGEST_TIMER = 86_400.0  # threading.Timer takes what a C timestamp takes; one check a day costs nothing.
 
 
 @attrs.frozen
@@ -30,9 +30,9 @@ class _Current:
 
 
 class Watchdog:
-    """One lazy `threading.Timer`: it rings when a clock may have run out, and not before each sign of life is seen.
+    """One lazy `threading.Timer`: it rings when a clock may have run out, and is not reset at each sign of life.
 
-    A Timer per line would cost 260-520 µs a line. For the supervisor alone; `cancel` too.
+    A Timer per line would cost 260-520 µs per line. Only for the supervisor, including `cancel`.
     """
 
     def __init__(self, ring: Callable[[], None], timer_factory: TimerFactory = threading.Timer) -> None:
@@ -42,7 +42,7 @@ class Watchdog:
         self._due = FOREVER  # When it will ring.
 
     def set(self, due: float, now: float) -> bool:
-        """Have it ring at that time at the latest. If it rings sooner, it is to be set again. False if it cannot."""
+        """Have it ring at that time at the latest. If it rings sooner, set it again. Returns False if that failed."""
         if self._due <= due and self._due > now:
             return True
         self.cancel()
@@ -57,7 +57,7 @@ class Watchdog:
         return True
 
     def cancel(self) -> None:
-        """It does not ring any more. Waits until its thread is gone."""
+        """Have it ring no more. Waits until its thread is gone."""
         timer, self._timer, self._due = self._timer, None, FOREVER
         if timer is not None:
             timer.cancel()
@@ -73,7 +73,7 @@ class PhaseClocks:
         self._held = False
         self.begun = False  # Whether a phase has been set.
         self.last_life = self._current.began_at
-        self._late: tuple[_Current, float] | None = None  # In which phase the consumer was last late, and when.
+        self._late: tuple[_Current, float] | None = None  # When the consumer was last late, and in which phase.
 
     @property
     def phase(self) -> Phase:
@@ -107,7 +107,7 @@ class PhaseClocks:
                 self._late = current, now
                 return now + limits.wall_clock / LOOKS
             if self._late is not None and self._late[0] is current:
-                over = self._late[1] + limits.wall_clock  # There may be more to say about it.
+                over = self._late[1] + limits.wall_clock  # The consumer may still be dealing with it.
         if now >= over:
             return EndReason.LINGERED if current.phase is Phase.ENDING else EndReason.DEADLINE
         if limits.silence is None:
@@ -120,7 +120,7 @@ class PhaseClocks:
     def _look_at_silence(
         self, now: float, outside: float, inside: float | None, kept_waiting: bool, in_tool: Callable[[], bool]
     ) -> float:
-        """When to check again. If that is not in the future, it has been silent for too long."""
+        """When to check again. If that is not in the future, the child has been silent for too long."""
         shortest = outside if inside is None else min(outside, inside)
         if kept_waiting or self._held:
             return now + shortest
@@ -129,5 +129,5 @@ class PhaseClocks:
             return since + shortest
         limit = inside if in_tool() else outside
         end = FOREVER if limit is None else since + limit
-        # Even if there is more time left: a tool may begin or end without any output.
+        # Not `end` if that is later: a tool may begin or end without any output.
         return min(end, now + shortest)

@@ -20,7 +20,7 @@ class EndReason(enum.Enum):
     LIMIT = "used more than it may"
 
 
-# After these nobody wants the unread output, even if they come second.
+# After these, nobody wants the unread output, even if another reason came first.
 BACKLOG_UNWANTED = (EndReason.ABORTED, EndReason.CLOSED, EndReason.LIMIT)
 
 

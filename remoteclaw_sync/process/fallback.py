@@ -1,6 +1,6 @@
 """The plain fallback for systems without POSIX: blocking threads, `terminate()`, `kill()`.
 
-It ends only the CLI itself, not its descendants, and a reader thread stays for as long as one of those holds the pipe.
+It ends only the CLI itself, not its descendants. A reader thread stays for as long as one of them holds the pipe.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .launch import Launch, Sink, Strays
 from .spawn_errors import explain_spawn_failure
 
 READ_SIZE = 65_536
-JOIN_SECONDS = 1.0  # After the exit a reader needs only as long as it takes to empty the pipe.
+JOIN_SECONDS = 1.0  # After the exit, a reader only has to empty the pipe.
 
 
 class PortableBackend:
@@ -78,7 +78,7 @@ class PortableBackend:
         return True
 
     def start_guard(self) -> None:
-        """There is none here."""
+        """Does nothing: there is no guard here."""
 
     def wake(self) -> None:
         """Make `wait()` return."""
@@ -117,7 +117,7 @@ class PortableBackend:
         return self._bytes_to_write - self._bytes_written
 
     def send(self, data: bytes, *, last: bool) -> None:
-        """Queue it for stdin; if it is the last, close stdin afterwards."""
+        """Queue this for stdin; if it is the last data, close stdin afterwards."""
         self._bytes_to_write += len(data)
         self._input.put(data)
         if last:
@@ -131,7 +131,7 @@ class PortableBackend:
                 while left and reads:
                     left = left[os.write(stream.fileno(), left) :]
             except OSError:
-                reads = False  # It died, or does not want to read.
+                reads = False  # The child died, or has closed its stdin.
             self._bytes_written += len(data)
         try:
             stream.close()
@@ -154,7 +154,7 @@ class PortableBackend:
             self._process.kill()
 
     def end_strays(self, strays: Strays) -> None:
-        """They cannot be found here."""
+        """Does nothing: strays cannot be found here."""
 
     def finish(self, *, drain: bool) -> int | None:
         """Wait for the readers to empty the pipes; returns the exit code."""
@@ -167,7 +167,7 @@ class PortableBackend:
         return self._process.returncode
 
     def forget_after_fork(self) -> None:
-        """Nothing forks here."""
+        """Does nothing: this platform does not fork."""
 
 
 def _read(stream: IO[bytes]) -> bytes:

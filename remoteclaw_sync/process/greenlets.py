@@ -14,7 +14,7 @@ import subprocess
 import sys
 from typing import Any
 
-# What eventlet can patch that a run needs: its select, for one, has no poll().
+# Modules that a run needs unpatched by eventlet, whose select, for example, has no poll().
 NEEDED_UNPATCHED = ("os", "select", "socket", "subprocess", "thread", "time")
 
 
@@ -62,13 +62,13 @@ def new_poll() -> select.poll:
 
 
 def popen() -> type[subprocess.Popen[bytes]]:
-    """The class to start a child with. gevent's event loop reaps all children of a process, so it has to know ours."""
+    """The class to start a child with. gevent's event loop reaps all children of a process, so it must know ours."""
     found: type[subprocess.Popen[bytes]] = _gevent(".subprocess").Popen if threads_are_greenlets() else subprocess.Popen
     return found
 
 
 def may_wait() -> bool:
-    """False in gevent's event loop, which must never wait, but in which the GC may close a forgotten run."""
+    """Whether the caller may block. Not in gevent's event loop, where the GC may nevertheless close a forgotten run."""
     return not threads_are_greenlets() or _gevent().getcurrent() is not _gevent().get_hub()
 
 

@@ -1,7 +1,7 @@
-"""The guard: a shell that outlives this host. If the host dies by SIGKILL, the guard ends the host's runs.
+"""The guard: a shell that outlives this host. If the host is killed by SIGKILL, the guard ends the host's runs.
 
-One guard serves all children and lives as long as any of them. It learns of each on its stdin, a pipe that only this
-host holds: when the pipe closes, the host is gone, and the guard ends every run on its list.
+One guard serves all children and lives as long as any of them. It learns about each on its stdin, a pipe that only
+this host holds: when the pipe closes, the host is gone, and the guard ends every run on its list.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 SHELL = "/bin/sh"
 
-# A run is "session:marker:tag"; its processes are known by these as in sweep.py.
+# A run is "session:marker:tag", the marks by which its processes are recognised, as in sweep.py.
 SCRIPT = """
 runs=
 while read -r change run; do
@@ -53,8 +53,8 @@ done
 
 
 class Guard:
-    """Watches over the children of this host. No lock is held while the guard process starts: with gevent, another
-    greenlet may want it meanwhile. Messages to it wait in the pipe until then."""
+    """Watches over the children of this host. The lock is not held while the guard process starts: with gevent, another
+    greenlet may want it meanwhile. Messages to the guard wait in the pipe until it has started."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -63,7 +63,7 @@ class Guard:
         self._pipe = -1
 
     def watch_if_there(self, run: str) -> bool:
-        """Put a run on its list, if there is a guard for the runs of before. Takes no time."""
+        """Put a run on the list if there already is a guard. Takes almost no time. Returns whether it did."""
         with self._lock:
             told = self._tell("+", run)
             if told:
@@ -71,7 +71,7 @@ class Guard:
             return told
 
     def watch(self, run: str) -> None:
-        """Put a run on its list. Starts the guard if there is none, or if somebody has killed it."""
+        """Put a run on the list. Starts the guard if there is none, or if somebody has killed it."""
         with self._lock:
             self._runs.add(run)
             if self._tell("+", run) or not os.path.exists(SHELL):
@@ -82,7 +82,7 @@ class Guard:
             except OSError as error:
                 logger.warning("no guard process: %s", error)
                 return
-            os.set_blocking(pipe, False)  # If it does not read, waiting for it is pointless.
+            os.set_blocking(pipe, False)  # If the guard does not read, waiting for it is pointless.
             self._pipe = pipe
             for each in self._runs:
                 self._tell("+", each)
@@ -100,11 +100,11 @@ class Guard:
                 if process is None:
                     self._hang_up()
                 return
-        if process is not None:  # All runs ended before it started: it has read that, and exits.
+        if process is not None:  # All runs ended before it had started: it reads the end of the pipe, and exits.
             process.wait()
 
     def release(self, run: str) -> subprocess.Popen[bytes] | None:
-        """Take a run off its list. After the last one the guard is stopped and returned, and the caller must wait for
+        """Take a run off the list. After the last run, the guard is killed and returned, and the caller must wait for
         it."""
         with self._lock:
             self._runs.discard(run)
@@ -114,7 +114,7 @@ class Guard:
             self._hang_up()
             process, self._process = self._process, None
         if process is not None:
-            process.kill()  # It would end by itself, but later.
+            process.kill()  # It would also exit by itself, but later.
         return process
 
     def forget_after_fork(self) -> None:
@@ -125,7 +125,7 @@ class Guard:
         self._hang_up()
 
     def _tell(self, change: str, run: str) -> bool:
-        """Whether the message reached a guard."""
+        """Send a message to the guard. Returns whether there is one to read it."""
         if self._pipe == -1:
             return False
         try:

@@ -1,6 +1,6 @@
-"""Which process started a run or owns a file, so that we can find out later whether it is still alive.
+"""Identifies the process that started a run or owns a file, so that we can find out later whether it is still alive.
 
-A pid alone is not enough: it is reused later, and means a different process in another container or after a reboot.
+A pid alone is not enough: it is reused, and means a different process in another container or after a reboot.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ NOT_KNOWN = "0"  # As a start time: there is no /proc to read it from.
 
 
 def host_identity() -> str:
-    """This process, as a word that fits into a file name: pid, start time, and where the pid is valid."""
+    """This process, as a string that can be part of a file name: pid, start time, and where the pid is valid."""
     return _identity_of(os.getpid())
 
 
 @functools.lru_cache(maxsize=1)
 def _identity_of(pid: int) -> str:
-    # Keyed by the number, so that a forked copy has its own.
+    # Cached by pid, so that a forked copy has its own identity.
     return f"{pid}-{_start_time(pid) or NOT_KNOWN}-{_place()}"
 
 
@@ -32,7 +32,7 @@ def host_is_gone(identity: str) -> bool:
 
 def has_lasted(identity: str) -> bool | None:
     """Whether the process with that identity is still alive. None if we cannot know from here: it ran in another
-    container, on another machine or before the last boot, or the word is not an identity."""
+    container, on another machine or before the last boot, or the text is not an identity."""
     pid, _, rest = identity.partition("-")
     started, _, place = rest.partition("-")
     if not pid.isascii() or not pid.isdigit() or not started or place != _place():
@@ -51,7 +51,7 @@ def _has_number(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
-        pass  # Another user's.
+        pass  # It belongs to another user.
     return True
 
 
@@ -60,7 +60,7 @@ def _has_proc() -> bool:
 
 
 def _start_time(pid: int) -> str | None:
-    """In clock ticks since boot; None if there is no such live process."""
+    """The start time, in clock ticks since boot; None if there is no such live process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -75,8 +75,8 @@ def _place() -> str:
 
 @functools.lru_cache(maxsize=1)
 def _place_of(pid: int) -> str:
-    """Where pids mean the same as here: this boot of this machine, this container. Eight characters, because it must
-    fit into the path of a socket, which is short. (Keyed as above.)"""
+    """Identifies where pids mean the same as here: this boot of this machine, this container. Eight characters, because
+    it must fit into the path of a socket, which is short. (Cached by pid, as above.)"""
     facts = [os.uname().nodename if hasattr(os, "uname") else ""]
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:

@@ -1,4 +1,4 @@
-"""The receiving half of a transport: what was said and its consumer has not taken yet."""
+"""The receiving half of a transport: output that has arrived and that the consumer has not taken yet."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .life import ask
 
 # If a signal (Ctrl-C) comes just before the main thread waits for a lock, CPython handles it only after the wait.
 SIGNAL_PATIENCE = 0.1
-# And an exception raised in another thread (Dramatiq's time limit) does not arrive while that thread waits for a lock.
+# An exception raised into another thread (Dramatiq's time limit) does not arrive while that thread waits for a lock.
 EXCEPTION_PATIENCE = 1.0
-LONGEST_WORD = 64  # Bytes: a text to look for may be cut by the end of a chunk.
+LONGEST_WORD = 64  # Bytes of overlap: the text that a hook looks for may be cut by the end of a chunk.
 
 
 class Inbox:
     """Chunks in the order they came; None is the end. One thread puts them in, the consumer takes them out.
 
-    Not a Queue: an exception in the consumer inside a Queue could leave its lock held, and the other thread would wait
-    for it for ever.
+    Not a Queue: an exception raised in the consumer inside a Queue could leave the Queue's lock held, and the other
+    thread would wait for it for ever.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -29,11 +29,11 @@ class Inbox:
         self.ending = EndLatch()
         self._chunks: deque[bytes | None] = deque()
         self._arrived = _locked()  # Released when something has arrived.
-        self._bytes_in = 0  # Written by the thread that puts.
-        self._bytes_out = 0  # Written by the consumer alone.
+        self._bytes_in = 0  # Written only by the thread that puts chunks in.
+        self._bytes_out = 0  # Written only by the consumer.
         self._bytes_at_end: int | None = None
         self._in_hand = b""
-        self._tell_at = -1  # Let the other side know when the consumer has no more than so many bytes to take.
+        self._tell_at = -1  # Wake the other side when the consumer has no more than this many bytes left to take.
 
     # --- for the consumer -------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class Inbox:
 
     @property
     def heard_in_time(self) -> bool:
-        """Whether the current chunk came before we asked the child to end: a CLI may finish its turn on SIGTERM."""
+        """Whether the current chunk came before we asked the child to end. (A CLI may finish its turn on SIGTERM.)"""
         return self._bytes_at_end is None or self._bytes_out <= self._bytes_at_end
 
     # --- for the other side -----------------------------------------------------------------------------------
@@ -82,11 +82,11 @@ class Inbox:
         return False
 
     def _wake(self) -> None:
-        """Have the other side look around."""
+        """Have the other side check what is due."""
         raise NotImplementedError
 
     def _put(self, chunk: bytes) -> None:
-        """The consumer is not woken yet: it could only wait for the interpreter."""
+        """Add a chunk. Does not wake the consumer yet: it could only wait for the interpreter."""
         self._bytes_in += len(chunk)
         self._chunks.append(chunk)
 
@@ -99,7 +99,7 @@ class Inbox:
         try:
             self._arrived.release()
         except RuntimeError:
-            pass  # It was released before, and the consumer has not been here since.
+            pass  # It was released before, and the consumer has not acquired it since.
 
     def _claim_end(self, reason: EndReason) -> None:
         if self.ending.reason is None:
@@ -111,7 +111,7 @@ class Inbox:
         return self._bytes_in - self._bytes_out
 
     def _is_unread(self, hook: Callable[[bytes], bool] | None) -> bool:
-        """Whether the hook says yes to something that a consumer who lags behind has still to read."""
+        """Whether the hook says yes to output that the consumer has not read yet."""
         before = b""
         for chunk in (self._in_hand, *self._chunks):
             if chunk and ask(hook, before + chunk):
@@ -120,7 +120,7 @@ class Inbox:
         return False
 
     def _forget_inbox(self) -> None:
-        """In a forked copy of the host, where nothing would ever come: it is over here."""
+        """In a forked copy of the host, the inbox is over: nothing would ever arrive there."""
         self._chunks, self._arrived = deque([None]), _locked()
         self.ending = EndLatch()
         self.ending.claim(EndReason.CLOSED)

@@ -15,7 +15,7 @@ from .ending import EndLatch, EndReason
 FAREWELL_PATIENCE = 2.0  # Seconds from asking a child to exit to ending it by force.
 MAX_UNSENT_BYTES = 1 << 26  # The most that may wait for a child that does not read its stdin.
 StreamName = Literal["stdout", "stderr"]
-Sink = Callable[[bytes], None]  # Takes what a stream gave, in the thread that read it.
+Sink = Callable[[bytes], None]  # Takes what was read from a stream, in the thread that read it.
 
 
 class Phase(enum.Enum):
@@ -34,8 +34,8 @@ class Limits:
     Attributes:
         silence: without a sign of life from the child.
         silence_in_tool: the same while a tool runs. Without `silence` there is no silence clock at all.
-        wall_clock: from the beginning of the phase, whatever the child says.
-        is_over: whether these words of the child's end the phase. While its consumer has not read them, the wall clock
+        wall_clock: from the beginning of the phase, whatever the child prints.
+        is_over: whether this output of the child ends the phase. While the consumer has not read it, the wall clock
             waits.
     """
 
@@ -46,7 +46,8 @@ class Limits:
 
 
 class Loan(Protocol):
-    """Something of the user's that the child needs only at its start (a config file with our additions)."""
+    """Something that belongs to the user and that the child needs only at its start (a config file with our
+    additions)."""
 
     def is_over(self, chunk: bytes) -> bool:
         """Whether this output shows that the child no longer needs it."""
@@ -69,8 +70,8 @@ class Observer(Protocol):
 
 
 class Exchange(Protocol):
-    """Takes what a child prints instead of its consumer, and passes it on to several. All is called in the supervisor's
-    thread, except for `forget_after_fork`."""
+    """Takes what a child prints, in place of a consumer, and passes it on to several. All methods are called in the
+    supervisor's thread, except for `forget_after_fork`."""
 
     def said(self, chunk: bytes) -> None:
         """These bytes came on the events stream."""
@@ -79,21 +80,21 @@ class Exchange(Protocol):
         """There was a sign of life on the other stream."""
 
     def look(self, now: float) -> float:
-        """Do what is due; returns when to look again."""
+        """Do what is due; returns when to check again."""
 
     def gone(self) -> None:
-        """The child has ended, or was never started, and what was made for it is taken away."""
+        """The child has ended, or was never started, and what was made for it has been removed."""
 
     def forget_after_fork(self) -> None:
-        """In a forked copy of the host: nothing will ever come again."""
+        """In a forked copy of the host: nothing will ever arrive again."""
 
 
 @attrs.frozen(kw_only=True)
 class Launch:
     """One child: its program, its input and its limits (seconds and bytes; None means no limit).
 
-    `stdin` is what it is sent first. Unless `stdin_stays_open`, its stdin is closed after that. `farewell` is what asks
-    an idle child to exit; without one, or if it has not exited within `farewell_patience`, it is ended by force.
+    `stdin` is sent first. Unless `stdin_stays_open`, the child's stdin is closed after that. `farewell` asks an idle
+    child to exit; without one, or if the child has not exited within `farewell_patience`, it is ended by force.
     """
 
     argv: tuple[str, ...]
@@ -153,17 +154,17 @@ class Ready:
         return self.launch
 
     def clean_up(self) -> None:
-        """There is nothing to take away."""
+        """Does nothing: nothing was made."""
 
     def forget_after_fork(self) -> None:
-        """Loans apart, there is nothing to forget."""
+        """Forget the loans; there is nothing else."""
         for loan in self.launch.loans:
             loan.forget_after_fork()
 
 
 @attrs.frozen
 class SpawnFailure:
-    """Why there is no child: an error code of ours and a sentence that says what to do."""
+    """Why there is no child: one of our error codes, and a sentence that says what to do."""
 
     code: str
     message: str
@@ -181,17 +182,17 @@ class Exit:
 
 @attrs.frozen(eq=False)
 class Strays:
-    """What a turn that was interrupted may have left: processes of its run that began in this time, and whose parents
-    are gone. (What a CLI starts for itself are its children.)
+    """What an interrupted turn may have left: processes of its run that began in this time, and whose parents are gone.
+    (Processes that a CLI starts for itself are its children.)
 
-    `since`, `until`: as `sweep.boot_ticks` counts. `word`: a variable with its value that they have in their
+    `since`, `until`: in the units of `sweep.boot_ticks`. `word`: a variable (`NAME=value`) that they have in their
     environment.
     """
 
     since: int
     until: int
     word: str | None = None
-    told: set[tuple[int, bytes]] = attrs.field(factory=set)  # Those that were asked to end.
+    told: set[tuple[int, bytes]] = attrs.field(factory=set)  # Those that have been asked to end.
 
 
 class UnreadInputError(errors.RemoteClawError):

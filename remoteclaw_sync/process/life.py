@@ -7,28 +7,28 @@ from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
-GROWTH = 65_536  # Bytes by which an unfinished line must have grown to be a sign of life.
+GROWTH = 65_536  # Bytes by which an unfinished line must have grown to count as a sign of life.
 
 
 class LifeSigns:
     """Counts lines, not bytes: dots without a newline, or a spinner, may go on for ever without meaning anything.
 
-    A long line (a file that a tool has read) may take a while on a slow machine, so each 64 KiB of it count too, as
-    long as it is not over `max_line_bytes`: such a line is skipped anyway.
+    A long line (a file that a tool has read) may take a while on a slow machine, so each 64 KiB of it count too, until
+    it is longer than `max_line_bytes`: such a line is skipped anyway.
 
     Args:
         max_line_bytes: up to this length, a growing line is a sign of life; 0: only whole lines are.
-        is_life: decides about whole lines, as many as came at once; without it every line counts.
+        is_life: decides about whole lines (all that came at once); without it, every line counts.
     """
 
     def __init__(self, max_line_bytes: int, is_life: Callable[[bytes], bool] | None = None) -> None:
         self._max_line_bytes = max_line_bytes
         self._is_life = is_life
         self._unfinished = 0  # Length of the line that is not complete yet.
-        self._begun = b""  # Its first bytes, if somebody wants to see them.
+        self._begun = b""  # Its first bytes, if `is_life` needs them.
 
     def are_in(self, chunk: bytes) -> bool:
-        """Whether this chunk has a sign of life."""
+        """Whether this chunk contains a sign of life."""
         end = chunk.rfind(b"\n") + 1
         if end == 0:
             return self._has_grown(chunk)
@@ -47,7 +47,7 @@ class LifeSigns:
 
 
 def ask(hook: Callable[..., bool] | None, *output: bytes) -> bool:
-    """What a hook says, in the thread that reads and looks at the clocks, which a hook's mistake must not end."""
+    """What a hook returns; True if it raises. Its mistake must not end the thread that reads and checks the clocks."""
     try:
         return hook is not None and hook(*output)
     except Exception as error:  # noqa: BLE001 - whatever it is

@@ -12,7 +12,7 @@ from .host import after_fork
 
 
 class Closable(Protocol):
-    """What the registry needs of a child."""
+    """What the registry needs from a child."""
 
     def begin_exit(self) -> None: ...
     def close(self) -> object: ...
@@ -21,14 +21,14 @@ class Closable(Protocol):
 
 _live: set[Closable] = set()
 _lock = threading.RLock()
-leaders: set[int] = set()  # The numbers of their CLIs, each ended and reaped by its own supervisor.
-_spawning: set[int] = set()  # The threads, or greenlets, that are starting a process at this moment.
+leaders: set[int] = set()  # The pids of their CLIs, each ended and reaped by its own supervisor.
+_spawning: set[int] = set()  # The threads, or greenlets, that are starting a process right now.
 
 
 @contextlib.contextmanager
 def spawning() -> Iterator[None]:
-    """While this thread starts a process: gevent's Popen forks in Python, and that fork is not a copy of the host but
-    the new process, which still needs its ends of the pipes."""
+    """Use while this thread starts a process: gevent's Popen forks in Python, and that fork is not a copy of the host
+    but the new process, which still needs its ends of the pipes."""
     thread = threading.get_ident()
     _spawning.add(thread)
     try:
@@ -38,19 +38,19 @@ def spawning() -> Iterator[None]:
 
 
 def add(child: Closable) -> None:
-    """Remember a child from before it is spawned."""
+    """Register a child, before it is spawned."""
     with _lock:
         _live.add(child)
 
 
 def discard(child: Closable) -> None:
-    """Forget one that has ended."""
+    """Forget a child that has ended."""
     with _lock:
         _live.discard(child)
 
 
 def _close_all() -> None:
-    # A generator's `finally` at interpreter exit is too late for file work, and a daemon thread is simply stopped.
+    # At interpreter exit, a generator's `finally` comes too late for file work, and daemon threads are simply stopped.
     children = list(_live)
     for child in children:
         child.begin_exit()

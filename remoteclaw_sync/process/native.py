@@ -1,5 +1,5 @@
-"""Text as the operating system takes it (a child's arguments, environment variables and folders), and a write that
-causes no SIGPIPE."""
+"""Encodes text for the operating system (a child's arguments, environment variables and folders), and writes to pipes
+without causing SIGPIPE."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENCODING, ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 
 def native(text: str) -> bytes:
-    """Its bytes. Characters that the host's locale cannot encode (under `LC_ALL=C` all but ASCII) become UTF-8, which
+    """The text as bytes. If the host's locale cannot encode it (under `LC_ALL=C` anything but ASCII), as UTF-8, which
     is what the CLIs expect in any locale."""
     try:
         return text.encode(ENCODING, ERRORS)
@@ -37,7 +37,7 @@ def write_to_pipe(fd: int, data: bytes | memoryview) -> int:
         return os.write(fd, data)
     except BrokenPipeError:
         if signal.SIGPIPE in signal.sigpending():
-            signal.sigwait({signal.SIGPIPE})  # Takes it away before it is let through.
+            signal.sigwait({signal.SIGPIPE})  # Removes the signal before it is delivered.
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

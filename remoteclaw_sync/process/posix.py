@@ -40,7 +40,7 @@ from .tag import new_tag, tagging
 logger = logging.getLogger(__name__)
 
 READ_SIZE = 65_536  # What a pipe gives at most by default; larger buffers cost more to allocate than they save.
-PIPE_SIZE = 1_048_576  # The largest an ordinary user may ask for. CLIs exit without flushing a full pipe.
+PIPE_SIZE = 1_048_576  # The largest an ordinary user may request. CLIs exit without flushing a full pipe.
 
 
 class PosixBackend:
@@ -53,12 +53,12 @@ class PosixBackend:
         self._fds: set[int] = set()
         self._poll = new_poll()
         self._unsent: deque[memoryview] = deque()
-        self._stdin_ends = False  # After what is unsent.
+        self._stdin_ends = False  # Close stdin once everything unsent is written.
         self.unsent_bytes = 0
         self._stdin = self._events_fd = self._diagnostics_fd = self._pidfd = -1
         self._reading = False
         self._tag = new_tag()
-        self._guarded = ""  # How the guard knows this child.
+        self._guarded = ""  # This child's entry on the guard's list.
         self._wake_lock = threading.RLock()  # Re-entered when the GC closes a run inside wake().
         self._wake_in = self._wake_out = -1
         self._process: subprocess.Popen[bytes] | None = None
@@ -129,7 +129,7 @@ class PosixBackend:
         try:
             self._pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
-            # A host that ignores SIGCHLD has its children reaped by the kernel, this one already.
+            # In a host that ignores SIGCHLD, the kernel reaps all children, and has reaped this one already.
             self.exited = True
         except (AttributeError, OSError):
             threading.Thread(target=self._wait_for_exit, name=f"remoteclaw-exit-{self.pid}", daemon=True).start()
@@ -138,7 +138,7 @@ class PosixBackend:
             self._poll.register(self._pidfd, select.POLLIN)
 
     def _wait_for_exit(self) -> None:
-        """Without pidfds: a thread that ends with the child, which is reaped later."""
+        """Where there are no pidfds: runs in a thread that ends with the child, which is reaped later."""
         assert self.pid is not None
         assert self._process is not None
         try:
@@ -152,7 +152,7 @@ class PosixBackend:
         self.wake()
 
     def is_guarded(self) -> bool:
-        """Whether a guard that is there for other runs has this child on its list now."""
+        """Put this child on the list of a guard that already runs. Returns whether it is on a list now."""
         guarded = f"{self.pid}:{self._launch.marker}:{self._tag}"
         if guard.watch_if_there(guarded):
             self._guarded = guarded
@@ -172,7 +172,7 @@ class PosixBackend:
                 try:
                     os.write(self._wake_in, b"!")
                 except OSError:
-                    pass  # Full: a wake-up is already on its way. (The pipe is ours, it does not break.)
+                    pass  # Full: a wake-up is already on its way. (We hold both ends, so the pipe cannot break.)
 
     def wait(self, timeout: float | None) -> None:
         """Sleep until something happens, and move whatever bytes can be moved."""
@@ -212,7 +212,7 @@ class PosixBackend:
             self.events_ended = True
 
     def send(self, data: bytes, *, last: bool) -> None:
-        """Write this to stdin, now or when the pipe has room; if it is the last, close stdin afterwards."""
+        """Write this to stdin, now or when the pipe has room; if it is the last data, close stdin afterwards."""
         if self._stdin == -1 or self._stdin_ends:
             return
         if data:
@@ -222,7 +222,7 @@ class PosixBackend:
         self._write_stdin()
 
     def _write_stdin(self) -> None:
-        """Write what fits into the pipe; close it when everything is written and no more will come, or nobody reads."""
+        """Write what fits into the pipe. Close it when everything is written and no more will come, or nobody reads."""
         try:
             while self._unsent:
                 self._write_first()
@@ -262,7 +262,7 @@ class PosixBackend:
     # --- the end ------------------------------------------------------------------------------------------
 
     def terminate(self) -> None:
-        """Ask the whole group to end; continue it if it is stopped, so that it can."""
+        """Ask the whole group to end. If it is stopped, continue it, so that it can."""
         self._signal_group(signal.SIGTERM)
         self._signal_group(signal.SIGCONT)
 
@@ -271,7 +271,7 @@ class PosixBackend:
         self._signal_group(signal.SIGKILL)
 
     def _signal_group(self, number: signal.Signals) -> None:
-        # The leader has not been reaped yet, so its number cannot belong to anyone else.
+        # The leader has not been reaped yet, so its pid cannot belong to another process.
         assert self.pid is not None
         try:
             os.killpg(self.pid, number)
@@ -279,7 +279,7 @@ class PosixBackend:
             pass
 
     def end_strays(self, strays: Strays) -> None:
-        """Send a signal to those that are there now."""
+        """Send a signal to the strays that exist now."""
         if self.pid is not None and CAN_SWEEP:
             try:
                 signal_strays(Marks(self.pid, self._launch.marker, self._tag), strays)
@@ -295,11 +295,11 @@ class PosixBackend:
             self._release()
             return None
         try:
-            if not self.exited:  # Killed a moment ago, or cannot be.
+            if not self.exited:  # It was killed a moment ago, or cannot be killed.
                 self._wait_for_end()
             self._end_leftovers()
         finally:
-            # Not before, and not after the child is reaped: then its pid may belong to another process.
+            # Not earlier, and not after the child is reaped: then its pid may belong to another process.
             dismissed = guard.release(self._guarded) if self._guarded else None
             leaders.discard(self.pid)
         if drain and not self.events_ended:
@@ -325,7 +325,7 @@ class PosixBackend:
             try:
                 end_leftovers(self.pid, self._launch.marker, self._tag)
                 return
-            except OSError as error:  # Out of file descriptors: the group needs none.
+            except OSError as error:  # Out of file descriptors; ending the group needs none.
                 logger.warning("cannot look for what child %s left behind: %s", self.pid, error)
         self.kill()
 
@@ -336,11 +336,11 @@ class PosixBackend:
             return self._ask_gevent_for_exit_code()
         if self._process.returncode is not None:  # _wait_for_exit() had to reap it.
             return self._process.returncode
-        # Popen.wait() would call a child that somebody else has reaped a success.
+        # If somebody else has reaped the child, Popen.wait() would report success.
         try:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:
-            self._process.returncode = 0  # So that Popen does not wait for this pid any more.
+            self._process.returncode = 0  # So that Popen no longer waits for this pid.
             return None
         if pid == 0:
             logger.error("child %s does not end, not even by SIGKILL", self.pid)
@@ -349,7 +349,7 @@ class PosixBackend:
         return self._process.returncode
 
     def _ask_gevent_for_exit_code(self) -> int | None:
-        # Its event loop has reaped the child, or is about to.
+        # gevent's event loop has reaped the child, or is about to.
         assert self._process is not None
         try:
             return self._process.wait(timeout=KILL_SECONDS)
@@ -370,8 +370,8 @@ class PosixBackend:
             os.close(fd)
 
     def forget_after_fork(self) -> None:
-        """In a forked copy of the host: close the pipes, so that the parent's end is still noticed."""
-        self._forgotten = True  # For a supervisor that is a greenlet, which continues in the copy.
+        """In a forked copy of the host: close the pipes, so that the parent's death is still noticed."""
+        self._forgotten = True  # For a supervisor that is a greenlet: it continues in the copy.
         self._wake_in = -1
         guard.forget_after_fork()
         sweep.forget_after_fork()
@@ -380,7 +380,7 @@ class PosixBackend:
 
 
 def _read(fd: int) -> bytes | None:
-    """The bytes that can be read now: b"" at the end, None if there are none yet."""
+    """The bytes that can be read now: b"" at the end of the stream, None if there are none yet."""
     try:
         return os.read(fd, READ_SIZE)
     except BlockingIOError:
@@ -390,7 +390,7 @@ def _read(fd: int) -> bytes | None:
 
 
 def _drain(fd: int, sink: Sink) -> None:
-    """Read what a dead process has left in its pipe, but no more than a pipe holds: others may keep writing."""
+    """Read what a dead process has left in its pipe, but no more than a pipe holds: others may keep writing to it."""
     left = PIPE_SIZE
     while left > 0 and (chunk := _read(fd)):
         sink(chunk)

@@ -1,6 +1,6 @@
-"""What a program's file shows: whether this system can start it, and if not, what to do about it.
+"""What can be seen from a program's file: whether this system can start it, and if not, what to do about it.
 
-Only reads files. A program without a visible defect may still fail when it is started.
+Only reads files. A program without a visible defect may still fail to start.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MAGIC = (
     b"MZ",
 )
 ELF_MACHINES = {3: "i686", 40: "armv7l", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
-PRODUCTS = {"node": "Node.js", "bun": "Bun", "deno": "Deno"}  # Where a program's name is not the product's.
-# In the stub that an npm package has instead of its program until its install script has run.
+PRODUCTS = {"node": "Node.js", "bun": "Bun", "deno": "Deno"}  # Products whose program has another name.
+# Found in the stub that an npm package has in place of its program until its install script has run.
 INSTALL_SCRIPT = re.compile(r"[\w./@-]*\binstall\.(?:cjs|mjs|js)|[\w./@-]*\bpostinstall\.(?:cjs|mjs|js)")
 NODE_SCRIPT = re.compile(r"\s*node\s+(?:\./)?([\w.-]+)\s*")
 PACKAGE_PARENTS = 3  # Folders from a program up to its package.json.
@@ -41,14 +41,14 @@ IN_FIRST_LINE = "in its #! line, does not exist"
 
 @attrs.frozen
 class Defect:
-    """Why a program cannot run: text that follows its path, and whether `exec` then tries the next one on PATH."""
+    """Why a program cannot run: a phrase to put after its path, and whether `exec` then tries the next one on PATH."""
 
     message: str
     skipped: bool
 
 
 def programs_on_path(command: str, search_path: str | None) -> list[str]:
-    """All files of this name on PATH that may be executed, each once, in the order they are tried."""
+    """All executable files of this name on PATH, each once, in the order they are tried."""
     if os.path.dirname(command):
         return [command] if shutil.which(command) else []
     found: dict[str, str] = {}
@@ -60,7 +60,7 @@ def programs_on_path(command: str, search_path: str | None) -> list[str]:
 
 
 def defect_of(path: str, search_path: str | None) -> Defect | None:
-    """What is wrong with an existing program; None if nothing can be seen from outside."""
+    """What is wrong with an existing program; None if its file shows nothing."""
     try:
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):
@@ -70,7 +70,7 @@ def defect_of(path: str, search_path: str | None) -> Defect | None:
         with open(path, "rb") as file:
             head = file.read(HEAD_BYTES)
     except OSError:
-        return None  # A program that may be run but not read.
+        return None  # It may be a program that can be run but not read.
     if head.startswith(b"#!"):
         return _defect_of_script(head, search_path) or _defect_of_launcher(path)
     if not head.startswith(MAGIC):
@@ -120,7 +120,7 @@ def _defect_of_launcher(path: str) -> Defect | None:
 
 
 def _is_installed(package: str, folder: str) -> bool:
-    """Whether Node.js finds this package from that folder."""
+    """Whether Node.js would find this package from that folder."""
     while not os.path.isdir(os.path.join(folder, "node_modules", package)):
         parent = os.path.dirname(folder)
         if parent == folder:
@@ -130,7 +130,7 @@ def _is_installed(package: str, folder: str) -> bool:
 
 
 def needed(program: str) -> str:
-    """What to install, by its name as a product."""
+    """A phrase that says what to install, by its product name."""
     name = os.path.basename(program).strip()
     return f"needs {PRODUCTS.get(name, f'`{name}`')}"
 
@@ -172,7 +172,7 @@ def _defect_of_machine(head: bytes) -> Defect | None:
     machine = ELF_MACHINES.get(int.from_bytes(head[18:20], "big" if head[5] == 2 else "little"))
     here = platform.machine()
     known = here in ELF_MACHINES.values() and machine is not None
-    # An x86_64 runs i686 too, and registered emulators (qemu) run anything.
+    # 64-bit machines run 32-bit programs too (x86_64: i686), and registered emulators (qemu) run anything.
     if not known or machine == here or machine in ("i686", "armv7l") or _is_emulated(machine):
         return None
     return Defect(f"is made for another kind of machine ({machine}, this is {here})", skipped=True)

@@ -14,7 +14,7 @@ NO_INTERPRETER = "is the interpreter in its #! line, or its dynamic loader, inst
 
 
 def explain_spawn_failure(error: Exception, launch: Launch) -> SpawnError:
-    """Popen raises the same "No such file" for a missing program, folder or interpreter: find out which it is."""
+    """Popen raises the same "No such file" for a missing program, folder or interpreter. Find out which it is."""
     if not os.path.isdir(launch.cwd):
         kind = "is not a folder" if os.path.exists(launch.cwd) else "does not exist"
         return SpawnError(errors.WORKING_DIRECTORY_NOT_FOUND, f"working directory {launch.cwd!r} {kind}")
@@ -67,5 +67,5 @@ def lacks_interpreter(message: str) -> bool:
 
 
 def _first_on_path(command: str, path: str) -> str | None:
-    """Where it is, executable or not: a file that only lacks its x bit deserves to be named."""
+    """Where the command is, executable or not: a file that only lacks its x bit should be named in the message."""
     return shutil.which(command, path=path) or shutil.which(command, mode=os.F_OK, path=path)

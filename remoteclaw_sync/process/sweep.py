@@ -22,15 +22,16 @@ logger = logging.getLogger(__name__)
 
 READ_SIZE = 65_536
 GONE_SECONDS = 0.2  # How long a leftover may take to act on SIGTERM before SIGKILL.
-KILL_SECONDS = 1.0  # How long the kernel may take to end what was sent SIGKILL.
+KILL_SECONDS = 1.0  # How long the kernel may take to end a process that was sent SIGKILL.
 LOOK_SECONDS = 0.01  # How often to check whether a process without a pidfd is gone.
-SWEEP_ROUNDS = 5  # A leftover may fork while it is looked for.
-MOST_ANCESTORS = 1000  # Parents change while they are looked at.
+SWEEP_ROUNDS = 5  # A leftover may fork while we look for it.
+MOST_ANCESTORS = 1000  # A limit, because parents may change while we look at them.
 CAN_SWEEP = os.path.exists("/proc/self/environ")
 DEAD = (b"Z", b"X")
-EXITING = 0x4  # Among the flags of a process in /proc/<pid>/stat.
-KILLED = 1 << (9 - 1)  # SIGKILL (unknown on Windows), among the signals that wait there for its first thread.
-# The session of kernel threads, half of all processes on a quiet machine. A CLI and all it starts have a real one.
+EXITING = 0x4  # One of the flags of a process in /proc/<pid>/stat.
+KILLED = 1 << (9 - 1)  # SIGKILL (unknown on Windows), in the mask there of signals pending for the first thread.
+# The session of kernel threads, which are half of all processes on a quiet machine. A CLI and all that it starts have a
+# real session.
 KERNEL_SESSION = 0
 
 
@@ -38,8 +39,8 @@ KERNEL_SESSION = 0
 class Marks:
     """The marks of one run's processes.
 
-    There are three, because each misses some processes. The CLIs start shell tools in their own sessions, Codex starts
-    MCP servers without our environment, and a daemon may have neither. The tag is not always available (see tag.py).
+    There are three, because each misses some processes. The CLIs start shell tools in new sessions, Codex starts MCP
+    servers without our environment, and a daemon may have neither. The tag is not always available (see tag.py).
     """
 
     session: int
@@ -61,9 +62,9 @@ class Stat:
 
 
 class Grip:
-    """A leftover that cannot be taken for another process: by its pidfd, or by its number and start time.
+    """A leftover that cannot be confused with another process: known by its pidfd, or by its pid and start time.
 
-    There may be no pidfd: a kernel before 5.3, a sandbox that forbids it, no file descriptor left.
+    A pidfd may not be available: on a kernel before 5.3, in a sandbox that forbids it, or with no file descriptor left.
     """
 
     def __init__(self, pid: int, started: bytes) -> None:
@@ -76,12 +77,12 @@ class Grip:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has ended, perhaps not yet reaped."""
+        """Whether it has ended, reaped or not."""
         stat = stat_of(self.pid)
         return stat is None or stat.state in DEAD or stat.started != self._started
 
     def _signal_by_pidfd(self, number: signal.Signals) -> bool:
-        """Whether it worked: a sandbox may allow opening a pidfd but forbid sending a signal through it."""
+        """Returns whether it worked: a sandbox may allow opening a pidfd but forbid sending a signal through it."""
         if self.fd == -1:
             return False
         try:
@@ -101,13 +102,13 @@ class Grip:
             pass
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the pidfd."""
         if self.fd != -1:
             os.close(self.fd)
 
 
 def stat_of(pid: int) -> Stat | None:
-    """None if there is no such process."""
+    """What the kernel reports about this process; None if it does not exist."""
     try:
         fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
         return Stat(fields[0], int(fields[1]), fields[19])
@@ -116,8 +117,8 @@ def stat_of(pid: int) -> Stat | None:
 
 
 def is_dying(pid: int | None) -> bool:
-    """Whether this child has ended, or has been killed and is about to find out. (A launcher that is killed leaves the
-    program it has started, which answers until it is swept away.) False where there is no way to know."""
+    """Whether this child has ended, or was killed and is about to end. (A killed launcher leaves behind the program
+    that it started, which answers until it is swept away.) False where there is no way to know."""
     if pid is None or not CAN_SWEEP:
         return False
     try:
@@ -129,7 +130,7 @@ def is_dying(pid: int | None) -> bool:
 
 
 class _Look:
-    """A look at processes, for any number of runs of this host."""
+    """Matches processes with any number of runs of this host."""
 
     def __init__(self, runs: Iterable[Marks]) -> None:
         self._by_session = {marks.session: marks for marks in runs}
@@ -148,18 +149,18 @@ class _Look:
             found = self._by_session.get(session) or self._by_tag.get(tag_of(pid))
             return found or self._marked(_content(f"/proc/{pid}/environ"))
         except OSError:
-            return None  # Gone meanwhile, or another user's.
+            return None  # It is gone meanwhile, or belongs to another user.
 
     def _marked(self, environment: bytes) -> Marks | None:
         return next((marks for marker, marks in self._by_marker.items() if marker in environment), None)
 
 
 class _Search:
-    """One run's request for what is left of it."""
+    """One run's request for the processes that are left of it."""
 
     def __init__(self, marks: Marks) -> None:
         self.marks = marks
-        self.found: list[tuple[int, Stat]] | None = None  # Not yet looked for.
+        self.found: list[tuple[int, Stat]] | None = None  # None: not searched yet.
 
 
 _waiting: deque[_Search] = deque()
@@ -169,7 +170,7 @@ _looking = threading.Lock()
 def find_leftovers(marks: Marks) -> list[tuple[int, Stat]]:
     """The processes of that run, including zombies.
 
-    Looking at every process takes milliseconds. When many runs end at once, one look serves all runs that were waiting
+    Looking at every process takes milliseconds. When many runs end at once, one pass serves all runs that were waiting
     when it began.
     """
     search = _Search(marks)
@@ -192,14 +193,14 @@ def _look_for(searches: Collection[_Search]) -> None:
 
 
 def forget_after_fork() -> None:
-    """In a forked copy of the host: whoever was looking is not there."""
+    """In a forked copy of the host: the thread that was looking does not exist there."""
     global _looking
     _looking = threading.Lock()
     _waiting.clear()
 
 
 def end_leftovers(session: int, marker: str, tag: int | None = None) -> None:
-    """SIGTERM, a moment to act on it, SIGKILL, until a look around finds nothing more."""
+    """Send SIGTERM, wait a moment, send SIGKILL; repeat until no more processes are found."""
     marks = Marks(session, marker, tag)
     for _ in range(SWEEP_ROUNDS):
         grips = list(_grips(marks))
@@ -218,13 +219,13 @@ def end_leftovers(session: int, marker: str, tag: int | None = None) -> None:
 
 
 def boot_ticks() -> int:
-    """The time as the kernel notes it for the start of a process."""
+    """The current time, in the units in which the kernel records the start of a process."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return 0 if clock is None else int(time.clock_gettime(clock) * os.sysconf("SC_CLK_TCK"))
 
 
 def signal_strays(marks: Marks, strays: Strays) -> None:
-    """SIGTERM to those that are there; SIGKILL to those that were told before. Does not wait."""
+    """Send SIGTERM to the strays that exist, and SIGKILL to those that got SIGTERM before. Does not wait."""
     for pid, stat in find_leftovers(marks):
         if not strays.since <= int(stat.started) <= strays.until or _descends(stat, marks.session):
             continue
@@ -244,7 +245,7 @@ def signal_strays(marks: Marks, strays: Strays) -> None:
 
 
 def _descends(stat: Stat, ancestor: int) -> bool:
-    """Whether it has this ancestor, and all between are still there."""
+    """Whether the process has this ancestor, and all processes in between still exist."""
     for _ in range(MOST_ANCESTORS):
         if stat.parent in (ancestor, 0, 1):
             return stat.parent == ancestor
@@ -259,7 +260,7 @@ def _has_word(pid: int, word: str | None) -> bool:
     try:
         return word is None or word.encode() in _content(f"/proc/{pid}/environ").split(b"\0")
     except OSError:
-        return False  # Gone meanwhile, or another user's.
+        return False  # It is gone meanwhile, or belongs to another user.
 
 
 def _grips(marks: Marks) -> Iterator[Grip]:
@@ -268,7 +269,7 @@ def _grips(marks: Marks) -> Iterator[Grip]:
             _reap_if_adopted(pid, stat)
             continue
         grip = Grip(pid, stat.started)
-        # Checked again now that we hold it: before that, the pid may have passed to another process.
+        # Checked again now that we hold it: before that, the pid may have been reused by another process.
         if not grip.is_gone and marks.are_on(pid):
             yield grip
         else:
@@ -305,7 +306,7 @@ def wait_until_gone(grips: list[Grip], seconds: float) -> None:
 
 
 def _content(path: str) -> bytes:
-    """What is in a file of /proc."""
+    """The content of a file in /proc."""
     fd = os.open(path, os.O_RDONLY)
     try:
         parts = [os.read(fd, READ_SIZE)]

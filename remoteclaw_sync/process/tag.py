@@ -1,8 +1,8 @@
 """A number that all descendants of a process carry, whatever they do to their environment, session and parents.
 
 It is the soft limit for file locks (RLIMIT_LOCKS). Linux has ignored that limit since 2.4.25, but passes it on at each
-fork and exec: it survives `env -i`, `setsid` and a double fork. Another process of the same user can set and read it (4
-and 0.5 us). Only a program that sets this very limit (`ulimit -x` in bash) gets rid of it.
+fork and exec: it survives `env -i`, `setsid` and a double fork. Another process of the same user can set and read it
+(in 4 and 0.5 us). Only a program that sets this very limit (`ulimit -x` in bash) gets rid of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 SOFT_LIMIT = re.compile(rb"^Max file locks +(\d+) ", re.MULTILINE)
-SMALLEST_TAG = 1 << 48  # Nobody asks for so many locks.
+SMALLEST_TAG = 1 << 48  # Nobody sets a limit of this many locks.
 
 if sys.platform == "linux":
     import resource
@@ -28,8 +28,8 @@ if sys.platform == "linux":
         try:
             return resource.prlimit(pid, RLIMIT_LOCKS)[0]
         except PermissionError:
-            # Another user's, to which a program that root has started may have changed. A container's root may not ask
-            # for its limits, but it may end it.
+            # The process belongs to another user; perhaps root started the program and it switched to that user. A
+            # container's root may not query its limits, but may end it.
             return _tag_in_proc(pid) if os.geteuid() == 0 else None
         except (OSError, ValueError):
             return None
@@ -47,7 +47,7 @@ if sys.platform == "linux":
             hardest = resource.prlimit(pid, RLIMIT_LOCKS)[1]
             resource.prlimit(pid, RLIMIT_LOCKS, (hardest if tag is None else tag, hardest))
         except (OSError, ValueError):
-            pass  # Gone, another user's (setuid), or a sandbox without prlimit: session and marker still work.
+            pass  # Gone, owned by another user (setuid), or in a sandbox without prlimit: the other marks still work.
 
 else:
 
@@ -60,17 +60,17 @@ else:
 
 
 def new_tag() -> int:
-    """One that no other run has."""
+    """A tag that no other run has."""
     return SMALLEST_TAG + secrets.randbits(48)
 
 
 @functools.cache
 def tagging(popen: type[subprocess.Popen[bytes]]) -> Any:
-    """That class with one more argument, the `tag`, which it puts on its process as soon as it knows the pid.
+    """The class with one more argument, `tag`, which it sets on its process as soon as it knows the pid.
 
-    By then the program has been loaded, and a shell script that begins with a daemon may have been quicker: 8 of 200
-    were on a host at rest, and 145 of 200 on one with a thread that computes, which keeps us from running for 5 ms.
-    The CLIs need at least ten times as long to start.
+    By then the program has been loaded, and a shell script that starts by launching a daemon may have been quicker:
+    8 of 200 were on an idle host, and 145 of 200 on one with a busy thread, which keeps us from running for 5 ms. The
+    CLIs need at least ten times as long to start.
     """
 
     def start(process: Any, *args: Any, tag: int, **options: Any) -> None:
@@ -87,14 +87,14 @@ def tagging(popen: type[subprocess.Popen[bytes]]) -> Any:
 
 
 def put_tag(pid: int, tag: int) -> None:
-    """Put the tag on this process and all its descendants, including those it already has."""
+    """Set the tag on this process and the descendants that it already has. Later ones inherit it."""
     _set_limit(pid, tag)
     for child in _children(pid):
         put_tag(child, tag)
 
 
 def take_tag_off(pid: int) -> None:
-    """Remove the tag from this process: its parent may be part of a run itself."""
+    """Remove the tag from this process, which has inherited one if this host is itself part of a run."""
     _set_limit(pid, None)
 
 

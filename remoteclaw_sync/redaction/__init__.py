@@ -1,7 +1,8 @@
-"""Keeping secrets and prompts out of what we pass on: error messages, stderr tails, recordings.
+"""Keeps secrets and prompts out of what we pass on: error messages, stderr tails, recordings.
 
 `known` decides which values of a run are secret, `letters` makes all spellings of a text comparable, `secrets` finds
-them in a text, `prompts` finds text that repeats a prompt, and `scrubber` removes both from the lines of a recording.
+those values in a text, `prompts` finds text that repeats a prompt, and `scrubber` removes both from the lines of a
+recording.
 """
 
 from .known import Secret as Secret

@@ -21,13 +21,13 @@ _SECRET_NAME = re.compile(
     r"|[_-]PWD|(?:^|[_-])(?:PIN|SIG|SAS|DSN|PAT|PW|OTP|CREDS?)(?:[_-]|$)",
     re.IGNORECASE,
 )
-# Words that only look like one.
+# Words that only look like such names.
 _ORDINARY_WORD = re.compile(
     r"(?<![A-Za-z])(?:(?:MON|TUR|DON)KEY|KEY(?:BOARD|RING|MAP|BIND|BINDING|WORD)S?|COMPASS|BYPASS|ASKPASS|PASSENGERS?"
     r"|PASSTHROUGH|PASSIVE|PASSENV|TOKENIZERS?|AUTHORS?|X?AUTHORITY)(?![A-Za-z])",
     re.IGNORECASE,
 )
-# Last words that make it the name of a setting or a place instead: AUTH_TYPE, KEY_FILE.
+# Last words that make it the name of a setting or a place instead of a secret: AUTH_TYPE, KEY_FILE.
 _SETTING = re.compile(
     r"[_-](?:TYPE|MODE|METHOD|COUNT|LIMIT|BUDGET|TTL|TIMEOUT|SIZE|VERSION|PROVIDER|BACKEND|ALGORITHM|ENABLED|REQUIRED"
     r"|SOCK|FILE|DIR|HOST|DOMAIN|URL|URI|ENDPOINT|SCOPES?)$",
@@ -35,26 +35,27 @@ _SETTING = re.compile(
 )
 # Counts of a model's tokens: MAX_TOKENS=32000.
 _AMOUNT = re.compile(r"TOKENS(?![A-Za-z])|(?:^|[_-])(?:MAX|MIN)[_-]", re.IGNORECASE)
-# Values of such variables that are switches (DISABLE_AUTH=true, TOKENIZERS_PARALLELISM=false).
+# Values that are only switches, although the variable's name sounds secret (DISABLE_AUTH=true,
+# TOKENIZERS_PARALLELISM=false).
 _SWITCH = re.compile(
     r"true|false|yes|no|on|off|none|null|auto|default|enabled|disabled|always|never|required|optional|\d", re.IGNORECASE
 )
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://[^\s\"'<>]+")
 _USERINFO = re.compile(r"//([^/?#]*)@")
-# A password in which "?" and "#" should have been encoded but are not: many programs accept it.
+# A password in which "?" and "#" should have been encoded but are not. Many programs accept that.
 _RAW_PASSWORD = re.compile(r"//[^\s:/@\"']*:([^\s/\"']+)@")
-_SECRET_URL = re.compile(r"WEBHOOK", re.IGNORECASE)  # Its path is the secret.
+_SECRET_URL = re.compile(r"WEBHOOK", re.IGNORECASE)  # The path of the URL is the secret.
 _PARAMETER = re.compile(r"[?&;#]([^=&;#]*)=([^&;#]*)")
-# A key rather than a word, in a path (`/mcp/s/NjYyM2E4ZTc1OWQw/sse`) or a header: letters and digits mixed, upper and
-# lower case mixed, or a prefix that vendors use for their keys.
+# A key rather than a word, in a path (`/mcp/s/NjYyM2E4ZTc1OWQw/sse`) or a header: letters mixed with digits, upper
+# mixed with lower case, or a prefix that vendors use for their keys.
 _KEY = re.compile(
     r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])(?:[A-Za-z0-9_]{12,}|[^/?#\s]{16,})"
     r"|(?=.*[a-z])(?=.*[A-Z])[A-Za-z]{20,}"
     r"|(?:sk|pk|rk|ghp|gho|glpat|xox[a-z])[-_][A-Za-z0-9_.-]{8,}"
 )
-# host=h password=p, {Authorization = "Bearer p"}. The value is found by itself: another name may be in it. Not a word
-# after a colon in a sentence (the password: the user has it).
+# host=h password=p, {Authorization = "Bearer p"}. The value is matched separately, because it may contain another name.
+# Does not match a word after a colon in a sentence (the password: the user has it).
 _ASSIGNMENT = re.compile(
     r"(?<![\w.-])([\w.-]+)[\"']?\s*(?:=|:(?!\s+(?!bearer|basic)[A-Za-z]+(?![^\s.,;])))\s*", re.IGNORECASE
 )
@@ -64,13 +65,13 @@ _ASSIGNED = re.compile(
 _FLAG = re.compile(r"--?([\w-]+)(?:=(.*))?", re.DOTALL)
 _FRAME = re.compile(r"-{3,}.*-{3,}")  # -----BEGIN PRIVATE KEY-----
 
-SHORTEST_LINE = 8  # Of a secret of many lines: a shorter line is an ordinary word.
+SHORTEST_LINE = 8  # Of a secret with several lines: a shorter line is an ordinary word.
 SHORTEST_WORD = 6  # Of a header's value.
 
 
 @attrs.frozen
 class Secret:
-    """A value to hide. `named`: its name says that it is secret; otherwise we hide it only to be safe."""
+    """A value to hide. `named`: its name shows that it is secret; otherwise we hide it only to be safe."""
 
     value: str
     named: bool = True
@@ -83,9 +84,9 @@ def secrets_of_run(
     *,
     every_value: bool = False,
 ) -> Iterator[Secret]:
-    """The secrets of a run in this environment (the CLI's whole one): values of variables and arguments (also those in
-    `command`) with secret-sounding names, credentials in URLs, and all values given to MCP servers. `every_value`: also
-    everything else in `params.env` and `params.extra_args`. Some values come twice."""
+    """The secrets of a run with this environment (all of the CLI's): values of variables and arguments (including those
+    in `command`) with secret-sounding names, credentials in URLs, and all values given to MCP servers. `every_value`:
+    also everything else in `params.env` and `params.extra_args`. Some values are yielded twice."""
     yield from _of_variables({**env(), **params.env})
     yield from _of_arguments(command)
     yield from _of_arguments(params.extra_args)
@@ -114,7 +115,7 @@ def secrets_of_server(server: McpServerConfig) -> set[Secret]:
 
 
 def has_secrets(server: McpServerConfig) -> bool:
-    """Whether this server's entry must be kept where others cannot read it."""
+    """Whether this server's entry must be kept where other users cannot read it."""
     return bool(server.env or server.headers or secrets_of_server(server))
 
 
@@ -141,7 +142,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _is_path(value: str) -> bool:
-    # GOOGLE_APPLICATION_CREDENTIALS: the folder's name is in many messages.
+    # As in GOOGLE_APPLICATION_CREDENTIALS: the folder's name occurs in many messages.
     return value.startswith(("/", "~/")) and "\0" not in value and os.path.exists(os.path.expanduser(value))
 
 
@@ -160,7 +161,7 @@ def _of_arguments(arguments: Iterable[str]) -> Iterator[Secret]:
 
 
 def _inside(text: str, *, every_parameter: bool = False) -> Iterator[Secret]:
-    """The secrets inside a text that is not itself secret: in URLs, JSON, headers, assignments."""
+    """The secrets inside a text that is not itself a secret: in URLs, JSON, headers, assignments."""
     if ":" not in text and "=" not in text:
         return
     for url in _URL.findall(text):
@@ -180,7 +181,7 @@ def _inside(text: str, *, every_parameter: bool = False) -> Iterator[Secret]:
 
 
 def _of_url(url: str, *, every_parameter: bool) -> Iterator[Secret]:
-    """Its user and password, its parameters, and anything in its path that looks like a key."""
+    """The URL's user and password, its parameters, and anything in its path that looks like a key."""
     head = re.split(r"[?#]", url, maxsplit=1)[0]
     userinfo = _USERINFO.search(head)
     if userinfo and userinfo.group(1):
@@ -190,7 +191,7 @@ def _of_url(url: str, *, every_parameter: bool) -> Iterator[Secret]:
             yield from map(Secret, (whole, unquote(whole), unquote(password)))
         elif (
             every_parameter or "http" in url.partition(":")[0].lower()
-        ):  # A token. But ssh://git@host, postgres://postgres@host.
+        ):  # It is a token. Not so in ssh://git@host, postgres://postgres@host.
             yield Secret(unquote(user))
     for name, value in _PARAMETER.findall(url):
         if value and is_secret_name(name):
@@ -205,13 +206,13 @@ def _of_url(url: str, *, every_parameter: bool) -> Iterator[Secret]:
 
 
 def _forms(value: str) -> set[Secret]:
-    """A value, and those of its parts that are secrets themselves."""
+    """A value, and the parts of it that are secrets themselves."""
     found = {value}
     lines = [line.strip() for line in value.splitlines()]
     if len(lines) > 1:
         found |= {line for line in lines if len(line) >= SHORTEST_LINE and not _FRAME.fullmatch(line)}
     elif len(words := value.split()) > 1:
-        # What follows an auth scheme; and the pairs of a cookie, or of a Digest.
+        # The words after an auth scheme, and the pairs of a cookie or a Digest.
         for word in re.split(r"[\s,;]+", value)[1 if words[0].isalpha() or words[0].startswith("AWS4") else 0 :]:
             name, equals, right = word.partition("=")
             found |= {part.strip('"') for part in (word, right) if len(part) >= SHORTEST_WORD or len(words) == 2}

@@ -1,8 +1,8 @@
-"""Reduces a text to its letters and digits, which stay the same however it is quoted.
+"""Reduces a text to its letters and digits, which stay the same however the text is quoted.
 
 JSON escapes it (once, or twice inside a string), a URL or HTML encodes it, a terminal wraps and colours it, one program
 writes CRLF and the next LF, one composes its accents and the next does not. All of that changes what is between the
-letters, or how a letter is written. So we compare letters and remember where each one is in the text.
+letters, or how a letter is written. So we compare the letters, and remember where each one is in the text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CODE = (
     r"|(?:\\+[0-3][0-7]{2})+"
     r"|\\+[nrtbfv]"
     r"|(?:%(?:25)*[0-9A-Fa-f]{2})+"
-    # Go writes "&" as \\u0026, so that JSON may stand inside HTML.
+    # Go writes "&" as \\u0026, so that JSON can be put inside HTML.
     r"|(?:&(?:amp;)*|\\+u0026)(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});"
     r"|[^\x00-\x7f]"
 )
@@ -79,13 +79,14 @@ class Letters:
 
 def letters_of(text: str) -> str:
     """The letters and digits of a text, with escapes and encodings decoded."""
-    if not text.isascii() or any(mark in text for mark in "\\%&\x1b"):  # Looking for codes takes 50 ms per megabyte.
+    if not text.isascii() or any(mark in text for mark in "\\%&\x1b"):  # Searching for codes takes 50 ms per megabyte.
         text = _CODES.sub(_letters_of_code, text)
     return text.translate(_NO_LETTERS)
 
 
 def begins_word(text: str, at: int) -> bool:
-    """Whether a word may begin here. It may after an escaped newline or an encoded space, which end with a letter."""
+    """Whether a word may begin here. It also may after an escaped newline or an encoded space, which may end with a
+    letter or digit."""
     if at == 0 or not (text[at - 1].isascii() and text[at - 1].isalnum()):
         return True
     return _CODE_BEFORE.search(text, max(0, at - LONGEST_CODE), at) is not None
@@ -124,7 +125,7 @@ def _decoded(token: str) -> str:
 
 
 def _text_of(data: bytes) -> str:
-    """For bytes that were escaped one by one: decoded as UTF-8, or as characters with these numbers (JavaScript)."""
+    """The text of bytes that were escaped one by one: as UTF-8, or as characters with these numbers (JavaScript)."""
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -12,31 +12,31 @@ import attrs
 from .letters import Letters, letters_of
 from .secrets import MANY_LETTERS, Beginnings, Span
 
-# Columns of a terminal: six Chinese characters. A shorter prompt ("yes") is an ordinary word, except in the user's own
-# text, or if it is several words, or not a real word ("pw hunter2").
+# Columns of a terminal; six Chinese characters. A shorter prompt ("yes") is an ordinary word, except in the user's own
+# text, or if it is several words or not a real word ("pw hunter2").
 SHORTEST_PROMPT = 12
 WORDS = re.compile(r"[^\W\d_]+(?: [^\W\d_]+)*[.!?]*")
-SHORTEST_RUN = 12  # Letters in common that are looked at.
+SHORTEST_RUN = 12  # Letters in common: shorter passages are ignored.
 LONG_RUN = 24  # Letters in common that cannot be a coincidence: five or six words.
 CUT_MARKS = ("...", "\N{HORIZONTAL ELLIPSIS}", "[...]")
 
-# A run of SHORTEST_RUN letters holds one whole gram of those that begin at every STEP-th letter: of the prompt, or of
-# what is compared with it.
+# Grams are taken at every STEP-th letter of the prompt, or of the text that is compared with it. A run of SHORTEST_RUN
+# letters always contains a whole one.
 GRAM = 8
 STEP = SHORTEST_RUN - GRAM + 1
-# Prompts of up to this many letters keep each gram (150 bytes each), or every STEP-th one. For a longer prompt a few
-# long grams must do: text that shares fewer than two of them with it is not found.
+# For prompts of up to this many letters, we keep all grams (150 bytes each), or every STEP-th one. For a longer prompt,
+# a few long grams must do: text that shares fewer than two of them with it is not found.
 ALL_GRAMS = 64 * 1024
 SOME_GRAMS = 1024 * 1024
 LONG_GRAM = 64
-PLACES_TRIED = 8  # Of a gram that is in the text many times.
+PLACES_TRIED = 8  # For a gram that occurs in the prompt many times.
 MOST_LINE_STARTS = 2_000
-MOST_JOINED = SOME_GRAMS // 4  # Letters of texts that are looked for all at once.
+MOST_JOINED = SOME_GRAMS // 4  # Letters of texts that are searched for together.
 
 
 @attrs.frozen
 class Run:
-    """Letters in common: from `begin` to `end` among those looked at, from `start` to `stop` in the prompt."""
+    """Letters in common: from `begin` to `end` in the text being searched, from `start` to `stop` in the prompt."""
 
     begin: int
     end: int
@@ -45,12 +45,12 @@ class Run:
 
 
 class Prompt:
-    """One text that was sent, ready to be recognised by its letters."""
+    """A text that was sent, prepared for being recognised by its letters."""
 
     def __init__(self, text: str) -> None:
         lines = [_without_case(letters_of(line)) for line in text.splitlines()]
         self.letters = "".join(lines)
-        self._starts: list[int] = []  # Of each line that has letters.
+        self._starts: list[int] = []  # The start of each line that has letters.
         self._stops: list[int] = []
         at = 0
         for line in lines:
@@ -67,7 +67,7 @@ class Prompt:
             self._index.setdefault(self.letters[at : at + self._gram], []).append(at)
 
     def line_starts(self) -> Iterator[str]:
-        """The beginning of each line, as far as a run would not find it."""
+        """The first letters of each line, for finding beginnings that are too short to be a run."""
         for start in self._starts[:MOST_LINE_STARTS]:
             yield self.letters[start : start + SHORTEST_RUN]
 
@@ -87,7 +87,7 @@ class Prompt:
                 yield best
 
     def quoted(self, run: Run, *, ends_text: bool) -> tuple[int, int] | None:
-        """The part of a run that quotes the prompt, rather than a phrase that both happen to use."""
+        """The part of a run that quotes the prompt; None if it may be a phrase that both happen to use."""
         if run.stop - run.start >= LONG_RUN:
             return run.begin, run.end
         first = bisect_left(self._starts, run.start)
@@ -107,7 +107,7 @@ def _extended(letters: str, at: int, least: int, known: str, place: int, gram: i
     while begin > least and start > 0 and letters[begin - 1] == known[start - 1]:
         begin, start = begin - 1, start - 1
     end, stop = at + gram, place + gram
-    size = 1  # Doubled while it fits: a repeated prompt may be megabytes long.
+    size = 1  # Doubled while the letters match, because a repeated prompt may be megabytes long.
     while size:
         if (
             letters[end : end + size] == known[stop : stop + size]
@@ -123,7 +123,7 @@ def _extended(letters: str, at: int, least: int, known: str, place: int, gram: i
 class Prompts:
     """Texts that were sent: the prompt, the system prompt, and their rewritten forms.
 
-    `as_one`: they are looked for as the lines of one text, so that a thousand take no longer than one.
+    `as_one`: search for them as the lines of one text, so that a thousand take no longer than one.
     """
 
     def __init__(self, texts: Iterable[str], *, as_one: bool = False) -> None:
@@ -141,11 +141,11 @@ class Prompts:
 
     @property
     def size(self) -> int:
-        """Letters that are looked for."""
+        """How many letters the texts have that are searched for."""
         return sum(len(prompt.letters) for prompt in self._prompts)
 
     def joined_with(self, later: Prompts) -> Prompts:
-        """These and later ones. (Those with few letters are looked for elsewhere.)"""
+        """These prompts and later ones. (Those with few letters are searched for elsewhere.)"""
         return Prompts([*self._texts, *later._texts], as_one=True)
 
     def spans(self, text: str, view: Letters, *, every_run: bool) -> list[Span]:
@@ -161,7 +161,7 @@ class Prompts:
         return found
 
     def pending(self, letters: str) -> int:
-        """How many letters at the end belong to a prompt that continues, so that the rest may follow."""
+        """How many letters at the end are part of a prompt whose rest may follow."""
         letters = _without_case(letters)
         runs = [
             run.end - run.begin
@@ -173,7 +173,7 @@ class Prompts:
 
 
 def _without_case(letters: str) -> str:
-    """For comparing with a title made from a prompt; letter by letter, so that each keeps its place."""
+    """In lower case, to recognise a title made from a prompt; unchanged if letters would lose their places."""
     lower = letters.lower()
     return lower if len(lower) == len(letters) else letters
 

@@ -1,4 +1,4 @@
-"""Removes prompts and secrets from recorded lines, in such a way that a parser still reads the same events."""
+"""Removes prompts and secrets from recorded lines in such a way that a parser still reads the same events."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ USER_TEXT_KEYS = frozenset({"content", "text", "message", "prompt", "parts"})
 TEXT_BLOCKS = frozenset({"text", "input_text", *USER_KINDS})
 SAID_BY_USER = re.compile(r'"role"\s*:\s*"user"(?P<words>.*)')
 
-# A line that may be the beginning of a quotation waits for the next piece, and all later lines wait behind it.
+# A line that may contain the beginning of a quotation waits for the next piece, and all later lines wait behind it.
 MOST_LINES_WAITING = 200
 
 Path = tuple[str, ...]  # The keys that lead to a string.
@@ -56,7 +56,7 @@ Tag = TypeVar("Tag")
 
 
 def mask(text: str) -> str:
-    """As long as the text it hides: parsers compare the length of a whole message with that of its pieces."""
+    """A mask as long as the text: parsers compare the length of a whole message with that of its pieces."""
     return (MASK if len(text) >= len(MASK) else "").ljust(len(text), "*")
 
 
@@ -64,8 +64,8 @@ def mask(text: str) -> str:
 class Slot:
     """A string in a parsed line, and which parts of it to hide."""
 
-    holder: Any  # The dict or list it is in,
-    key: Any  # and where.
+    holder: Any  # The dict or list that it is in,
+    key: Any  # and its key or index there.
     path: Path
     text: str
     spans: list[Span] = attrs.field(factory=list)
@@ -85,10 +85,10 @@ class Line:
     is_json: bool = True
     slots: list[Slot] = attrs.field(factory=list)
     rewritten: bool = False
-    waits: int = 0  # How many slots it waits for, whose quotation may continue in a later line.
+    waits: int = 0  # How many of its slots may contain a quotation that continues in a later line.
 
     def clean(self) -> str:
-        """What may be recorded of it."""
+        """The line as it may be recorded."""
         for slot in self.slots:
             slot.hide()
         # Rewritten only if necessary: otherwise it stays exactly as the CLI wrote it.
@@ -119,11 +119,11 @@ class Scrubber:
             self._prompts.append(prompts)
 
     def __call__(self, line: str) -> str:
-        """One line, whatever came before it."""
+        """Clean one line, independently of the lines before it."""
         return self.read(line).clean()
 
     def plain(self, text: str) -> str:
-        """A text that nobody parses, without even a few words that it shares with a prompt."""
+        """Clean a text that nobody parses. Even a few words that it shares with a prompt are removed."""
         return replaced(text, self._spans_in_plain(text), mask)
 
     def _spans_in_plain(self, text: str) -> list[Span]:
@@ -134,7 +134,7 @@ class Scrubber:
         return [*spans, *self._secrets.cut_spans(text)]
 
     def read(self, line: str) -> Line:
-        """A line and everything to hide in it, looked at on its own."""
+        """Parse a line, and find everything to hide in it, independently of other lines."""
         try:
             read = Line(line, [json.loads(line, strict=False)])
             self._walk(read, read.value, 0, (), by_user=False)
@@ -146,7 +146,7 @@ class Scrubber:
         return read
 
     def spans(self, text: str) -> list[Span]:
-        """Where a string of a line has a secret or quotes a prompt."""
+        """Where a string in a line contains a secret or quotes a prompt."""
         view = Letters(text)
         return [*self._secrets.spans(text, view), *self._quotations(text, view, every_run=False)]
 
@@ -192,7 +192,7 @@ class Scrubber:
 
 
 def _are_alike(earlier: Prompts, later: Prompts) -> bool:
-    """Whether to join them. Of n texts that come one by one, each is joined log(n) times; log(n) groups are left."""
+    """Whether to join them. If n texts arrive one by one, each is joined log(n) times, and log(n) groups are left."""
     return earlier.size <= 2 * later.size and earlier.size + later.size <= MOST_JOINED
 
 
@@ -208,7 +208,8 @@ def _has_double_keys(line: str) -> bool:
 
 
 def _texts_of_user(value: dict[str, Any], *, by_user: bool) -> frozenset[str]:
-    """The fields of an object that hold the user's own words: all of them, however the CLI has changed them.
+    """The fields of an object that hold the user's own words, which are hidden entirely, however the CLI has changed
+    them.
 
     Tool results are also attributed to the user, but are not the user's words.
     """
@@ -221,15 +222,15 @@ def _texts_of_user(value: dict[str, Any], *, by_user: bool) -> frozenset[str]:
 
 
 class Sieve(Generic[Tag]):
-    """Passes lines on in order, each once nothing in it can turn out to be half of a quotation."""
+    """Passes lines on in order, each as soon as nothing in it can turn out to be half of a quotation."""
 
     def __init__(self, scrub: Scrubber) -> None:
         self._scrub = scrub
         self._lines: deque[tuple[Tag, Line]] = deque()
-        self._open: dict[Path, list[tuple[Line, Slot]]] = {}  # By place: strings that may continue in the next line.
+        self._open: dict[Path, list[tuple[Line, Slot]]] = {}  # By path: strings that may continue in a later line.
 
     def push(self, tag: Tag, text: str) -> list[tuple[Tag, str]]:
-        """The lines, with their tags, that may be recorded now that this one has arrived."""
+        """Add a line. Returns the lines that may be recorded now, with their tags."""
         line = self._scrub.read(text)
         self._lines.append((tag, line))
         for slot in line.slots:
@@ -247,7 +248,7 @@ class Sieve(Generic[Tag]):
         return ready
 
     def follow(self, tag: Tag, text: str) -> list[tuple[Tag, str]]:
-        """The same for a text that has nothing to hide: it only keeps its place behind those that wait."""
+        """The same for a text with nothing to hide: it only waits for the lines before it."""
         self._lines.append((tag, Line(text, [text], is_json=False)))
         return self._ready()
 
@@ -277,7 +278,7 @@ class Sieve(Generic[Tag]):
 
 
 def _distribute(spans: Iterable[Span], pieces: Iterable[Slot]) -> None:
-    """Hide in each piece its share of what must be hidden in all of them together."""
+    """Hide in each piece its share of these spans, which are places in all pieces joined."""
     spans = joined(spans)
     at = 0
     for piece in pieces:

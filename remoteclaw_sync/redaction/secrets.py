@@ -16,7 +16,7 @@ from .letters import Letters, begins_word, letters_of
 MASK = "[redacted]"
 SHORTEST_SECRET = 6  # Shorter values would hide parts of ordinary words.
 SHORTEST_NAMED_SECRET = 3  # Found only as whole words, and only if the name says that they are secret.
-SHORTEST_FRAGMENT = 8  # Of a secret that the end of a text has cut.
+SHORTEST_FRAGMENT = 8  # Of a secret that is cut off by the beginning or end of a text.
 SHORTEST_ENCODED = 8  # Bytes. The base64 or hexadecimal form of fewer looks like an ordinary word or number.
 MANY_LETTERS = 6
 FEW = 4
@@ -24,13 +24,13 @@ LONGEST_BEGINNING = 64
 
 Span = tuple[int, int]
 
-# The end of a code (an escape, an encoded byte) that a cut may have left before the rest of a secret.
+# The rest of a code (an escape, an encoded byte) that a cut may have left before the rest of a secret.
 _CUT_CODE = re.compile(r"u?[0-9A-Fa-f]{0,4}|[nrtbfv]")
 
 
 class Secrets:
-    """Known secrets, prepared for searching. Each is searched for separately and the findings are merged, so one may be
-    part of another. (1,000 secrets in 64 KiB take 0.2 s.)"""
+    """Known secrets, prepared for searching. Each is searched for separately and the results are merged, so one secret
+    may be part of another. (Searching 64 KiB for 1,000 secrets takes 0.2 s.)"""
 
     def __init__(self, secrets: Iterable[Secret | str]) -> None:
         self.literals: set[str] = set()
@@ -46,7 +46,7 @@ class Secrets:
             if len(value) < SHORTEST_SECRET:
                 words |= forms
                 continue
-            # As they are, too: after a stray "%" or "\" the first letters would be taken for a code.
+            # Also search for them verbatim: after a stray "%" or "\", the first letters would be taken for a code.
             self.literals |= forms
             if len(letters) >= MANY_LETTERS:
                 self.letters.add(letters)
@@ -56,7 +56,7 @@ class Secrets:
         self._words = [re.compile(rf"{re.escape(word)}(?![A-Za-z0-9])") for word in words]
 
     def spans(self, text: str, view: Letters | None = None) -> list[Span]:
-        """Where in the text they are; not sorted, and they may overlap."""
+        """Where in the text the secrets are. The spans are not sorted and may overlap."""
         found = [(at, at + len(needle)) for needle in self.literals for at in _places(text, needle)]
         matches = (match for word in self._words for match in word.finditer(text))
         found += [match.span() for match in matches if begins_word(text, match.start())]
@@ -94,8 +94,8 @@ class Secrets:
 class Beginnings:
     """Checks whether letters end with the beginning of a text that may continue in the next piece.
 
-    Four letters are enough, or `least` of an `eager` text, or fewer if there are no others before them: otherwise
-    every second piece would be one, and would have to wait.
+    Four letters are enough, or `least` of an `eager` text, or fewer if no other letters precede them. With a lower
+    limit, every second piece would match, and would have to wait.
     """
 
     def __init__(self, texts: Iterable[str], eager: Iterable[str], least: int) -> None:
@@ -105,7 +105,7 @@ class Beginnings:
         self._eager = {text[:size] for text in eager for size in range(least, min(FEW, len(text)))}
 
     def pending(self, letters: str) -> int:
-        """How many letters at the end are such a beginning; the most, if there is a choice."""
+        """How many letters at the end are such a beginning; if there are several, the length of the longest."""
         if len(letters) < FEW and letters in self._all:
             return len(letters)
         if letters[-FEW:] in self._parts:
@@ -116,7 +116,7 @@ class Beginnings:
 
 
 class Redactor:
-    """Replaces secrets in messages. Reads the iterable only when there is a first text, which most runs do not have."""
+    """Replaces secrets in messages. Reads the iterable only at the first text, which most runs do not have."""
 
     def __init__(self, secrets: Iterable[Secret | str]) -> None:
         self._known = secrets
@@ -132,7 +132,7 @@ class Redactor:
 
 
 def replaced(text: str, spans: Iterable[Span], by: Callable[[str], str]) -> str:
-    """The text with these places replaced; overlapping ones only once."""
+    """The text with these spans replaced; overlapping ones only once."""
     kept: list[str] = []
     at = 0
     for start, stop in joined(spans):
@@ -142,7 +142,7 @@ def replaced(text: str, spans: Iterable[Span], by: Callable[[str], str]) -> str:
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """The same places in order, with overlapping ones merged."""
+    """The same spans in order, with overlapping ones merged."""
     result: list[Span] = []
     for start, stop in sorted(spans):
         if result and start < result[-1][1]:
@@ -172,7 +172,7 @@ def _overlap(left: str, right: str) -> int:
 
 
 def _spellings(value: str) -> set[str]:
-    """A value with too few letters to be recognised by them, in the forms in which it is usually written."""
+    """The usual ways to write a value that has too few letters to be recognised by them."""
     found = {value, html.escape(value), html.escape(value, quote=False), value.replace("\r\n", "\n")}
     for encode in (quote_plus, quote):
         encoded = encode(value, safe="", errors="replace")
@@ -184,7 +184,7 @@ def _spellings(value: str) -> set[str]:
 
 
 def _encodings(value: str) -> set[str]:
-    """The letters of a value in base64 (alone, or anywhere in a longer text), in hexadecimal digits, and as a list of
+    """The letters of a value encoded in base64 (alone, or as part of a longer text), in hexadecimal, and as a list of
     bytes, which is how Node.js prints a buffer."""
     data = value.encode(errors="replace")
     if len(data) < SHORTEST_ENCODED:

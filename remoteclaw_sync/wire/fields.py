@@ -1,4 +1,4 @@
-"""Fields of lines that another program wrote: each may be missing, null or of the wrong type."""
+"""Reads fields of lines that another program wrote: each may be missing, null or of the wrong type."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ AMOUNTS_END = 2**63
 
 
 def text(source: Mapping[str, Any], key: str) -> str:
-    """That field if it is a str, else ""."""
+    """The field if it is a str, else ""."""
     value = source.get(key)
     return value if type(value) is str else ""
 
 
 def mapping(source: Mapping[str, Any], key: str) -> Message:
-    """That field if it is an object, else {}."""
+    """The field if it is an object, else {}."""
     value = source.get(key)
     return value if type(value) is dict else {}
 
 
 def items(source: Mapping[str, Any], key: str) -> list[Any]:
-    """That field if it is an array, else []."""
+    """The field if it is an array, else []."""
     value = source.get(key)
     return value if isinstance(value, list) else []
 
 
 def objects(source: Mapping[str, Any], key: str) -> list[Message]:
-    """The objects of that field, if it is an array."""
+    """The objects in the field, if it is an array; else []."""
     return [item for item in items(source, key) if type(item) is dict]
 
 
 def strings(source: Mapping[str, Any], key: str) -> list[str]:
-    """The strings of that field, if it is an array."""
+    """The strings in the field, if it is an array; else []."""
     return [item for item in items(source, key) if isinstance(item, str)]
 
 
 def integer(source: Mapping[str, Any], key: str) -> int:
-    """That field rounded down to an int, if it is a number that can be a count; else 0."""
+    """The field rounded down to an int, if it is a number that can be a count; else 0."""
     return int(number(source, key) or 0)
 
 
 def number(source: Mapping[str, Any], key: str) -> float | None:
-    """That field if it is a number that can be an amount: not negative, not over 64 bits, not infinity or NaN. Else
+    """The field if it is a number that can be an amount (not negative, not over 64 bits, not infinity or NaN); else
     None."""
     value = source.get(key)
     if type(value) is not int and type(value) is not float:

@@ -1,4 +1,4 @@
-"""Bytes to lines to JSON objects. It is fed, never connected: no pipe, no thread, no clock."""
+"""Turns bytes into lines and lines into JSON objects. It is fed, never connected: no pipe, no thread, no clock."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LineFramer:
         self.lines_skipped = 0
 
     def push(self, chunk: bytes) -> list[str]:
-        """The lines this chunk completes, without their ends."""
+        """The lines that this chunk completes, without their ends."""
         return _lines_of(self.push_block(chunk))
 
     def flush(self) -> list[str]:
@@ -43,7 +43,7 @@ class LineFramer:
         return _lines_of(self.flush_block())
 
     def push_block(self, chunk: bytes) -> bytes | None:
-        """The lines this chunk completes, in one piece, without the last line's end; None if there is none."""
+        """The lines that this chunk completes, in one piece, without the last line's end; None if it completes none."""
         head, newline, rest = chunk.rpartition(b"\n")
         if not newline:
             self._keep(rest)
@@ -65,7 +65,7 @@ class LineFramer:
         return head if len(head) <= self._max else self._without_long(head)
 
     def flush_block(self) -> bytes | None:
-        """What is left when the stream ends without a newline; None if nothing is."""
+        """What is left when the stream ends without a newline; None if nothing is left."""
         rest, self._parts, self._size = b"".join(self._parts), [], 0
         if self._skipping:
             self._skipping = False
@@ -94,18 +94,18 @@ class LineFramer:
 
 
 class LineReader(LineFramer):
-    """Makes items of a byte stream, chunk by chunk: one for each line that is complete, by default its JSON value."""
+    """Turns a byte stream into items, chunk by chunk: one for each complete line, by default its JSON value."""
 
     def __init__(self, parse: Callable[[bytes], list[Any]] | None = None, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         super().__init__(max_line_bytes)
         self._parse = parse or functools.partial(parse_block, fast=fast_parser())
-        self.lines_reported = 0  # Of the skipped ones, those that the consumer knows of.
-        self.has_events = False  # Some CLIs print their help on the stream of events, before the first or instead.
+        self.lines_reported = 0  # How many of the skipped lines the consumer has been told about.
+        self.has_events = False  # Some CLIs print their help on the events stream, before or instead of events.
         self.preamble = ""  # What was printed there, as long as no event has followed.
-        self.rest: Iterator[Any] = iter(())  # What of the last chunk has not been taken yet.
+        self.rest: Iterator[Any] = iter(())  # The items of the last chunk that have not been taken yet.
 
     def feed(self, chunk: bytes | None) -> Iterator[Any]:
-        """What this chunk completes; None is the end of the stream."""
+        """The items that this chunk completes; None is the end of the stream."""
         block = self.flush_block() if chunk is None else self.push_block(chunk)
         if block is None:
             self.rest = iter(())
@@ -125,7 +125,7 @@ class LineReader(LineFramer):
 
 
 def lines_of(block: bytes) -> list[bytes]:
-    """The lines themselves."""
+    """The lines themselves, unparsed."""
     return block.split(b"\n")
 
 
@@ -134,37 +134,37 @@ def _lines_of(block: bytes | None) -> list[str]:
 
 
 def decode(data: bytes) -> str:
-    """As text, with U+FFFD for bytes that are not UTF-8."""
+    """The bytes as text, with U+FFFD for those that are not UTF-8."""
     return data.decode(errors="replace")
 
 
 # Not strict: one raw control character inside a string should not cost the whole line.
-# It raises StopIteration, ValueError (also for an integer of over 4,300 digits) or RecursionError (deep nesting),
-# and says where the value ends.
+# Raises StopIteration, ValueError (also for an integer of over 4,300 digits) or RecursionError (deep nesting). Returns
+# the value and where it ends.
 scan_line: Callable[[str, int], tuple[Any, int]]
 scan_line = json.JSONDecoder(strict=False).scan_once  # type: ignore[attr-defined]
 
 FastParser = Callable[[bytes], Any]
 
-# The separator of lines that are parsed together. No line can contain it, so if all separators are found again between
-# the values, each line had exactly one value.
+# Separates lines that are parsed together. No line can contain it, so if all separators are found again between the
+# values, each line had exactly one value.
 BORDER = os.urandom(12).hex()
 JOINT = f',"{BORDER}",'
 FAST_JOINT = JOINT.encode()
-# This many bytes make fewer objects than trigger the garbage collector (700), which would find them all alive. In a
-# stream of 200,000 lines, whole chunks take up to a fifth more time per line (OpenCode: 2.6 instead of 2.1 us).
+# Parsing this many bytes makes fewer objects than trigger the garbage collector (700), which would find them all alive.
+# In a stream of 200,000 lines, whole chunks take up to a fifth more time per line (OpenCode: 2.6 instead of 2.1 us).
 PIECE_BYTES = 16_384
-# A block over this size has a few long lines: joining them would copy a lot and save nothing.
+# A block over this size consists of a few long lines: joining them would copy a lot and save nothing.
 JOINED_BYTES = 262_144
 
-# To find numbers that may be too large for orjson: all digits of a block become zeros.
+# For finding numbers that may be too large for orjson: all digits of a block become zeros.
 ZEROS = bytes(ord("0") if byte in b"0123456789" else ord(" ") for byte in range(256))
 LONG_NUMBER = b"0" * 19
 
 
 @functools.cache
 def fast_parser() -> FastParser | None:
-    """orjson's `loads`, if installed (extra `speed`). Imported here, when the first run begins."""
+    """orjson's `loads`, if it is installed (extra `speed`). Imported here, when the first run begins."""
     try:
         import orjson
     except ImportError:
@@ -173,7 +173,7 @@ def fast_parser() -> FastParser | None:
 
 
 def pieces_of(block: bytes) -> list[bytes]:
-    """The same lines in blocks of a good size for parsing."""
+    """The same lines, in blocks of a good size for parsing."""
     if len(block) <= PIECE_BYTES:
         return [block]
     pieces = []
@@ -186,7 +186,7 @@ def pieces_of(block: bytes) -> list[bytes]:
 
 
 def parse_block(block: bytes, fast: FastParser | None = None) -> list[Any]:
-    """The JSON values on these lines, one per line; for a line that has none, the line itself (bytes).
+    """The JSON values on these lines, one per line; for a line without one, the line itself (bytes).
 
     Lines are parsed together, because that is faster (measured: tests/benchmarks). The fast parser refuses some lines
     that the standard parser accepts (NaN, lone surrogates, raw control characters, bad UTF-8), and turns integers of
@@ -223,7 +223,7 @@ def _parse_together(text: str) -> list[Any] | None:
 
 
 def _without_borders(values: list[Any], added: int) -> list[Any] | None:
-    """The values of the lines, if each had one; `added` is how much longer the separators are than the newlines."""
+    """The values of the lines, if each had one. `added`: how many bytes longer the separators are than the newlines."""
     borders = added // (len(JOINT) - 1)
     if len(values) == 2 * borders + 1 and values[1::2].count(BORDER) == borders:
         return values[::2]
@@ -262,7 +262,7 @@ def parse_line(line: str) -> dict[str, Any] | None:
 
 
 def warn_no_object(value: object) -> None:
-    """Log that a line held this instead of an object."""
+    """Log that a line contained this value instead of an object."""
     logger.warning("skipped a malformed line: a %s, not an object", type(value).__name__)
 
 

@@ -1,4 +1,4 @@
-"""One side of a JSON-RPC conversation, one message a line. It is fed, never connected: no pipe, no thread, no clock."""
+"""One side of a JSON-RPC conversation, one message per line. It is fed, never connected: no pipe, thread or clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .fields import Message, mapping, text
 
 METHOD_NOT_FOUND = -32601
 PATIENCE = 60.0  # Seconds within which an answer is expected.
-# A request as `Peer` writes it: up to its number, and the number.
+# A request as `Peer` writes it: the part before its number, and the number.
 REQUEST = re.compile(rb'(\{(?:"jsonrpc": "2\.0", )?"id": )(\d+)(?=, "method": )')
 
 RequestId = int | str
@@ -23,7 +23,7 @@ RequestId = int | str
 
 @attrs.frozen
 class Called:
-    """The other side wants an answer to this: `Peer.answer` or `Peer.refuse`."""
+    """A request from the other side, to be answered with `Peer.answer` or `Peer.refuse`."""
 
     id: RequestId
     method: str
@@ -32,7 +32,7 @@ class Called:
 
 @attrs.frozen
 class Told:
-    """A notification."""
+    """A notification from the other side."""
 
     method: str
     params: Message
@@ -40,7 +40,7 @@ class Told:
 
 @attrs.frozen
 class Answered:
-    """The other side's answer to a request of ours."""
+    """The other side's answer to one of our requests."""
 
     id: RequestId
     method: str
@@ -49,7 +49,7 @@ class Answered:
 
 @attrs.frozen
 class Failed:
-    """The other side's refusal of a request of ours."""
+    """The other side's refusal of one of our requests."""
 
     id: RequestId
     method: str
@@ -70,10 +70,10 @@ class _Asked:
 
 
 class Peer:
-    """Numbers requests, and knows by its number what an answer is about. What is to be sent gathers in `outbox`.
+    """Numbers our requests, and matches answers to them by number. Messages to be sent are collected in `outbox`.
 
     Args:
-        envelope: whether messages have the key "jsonrpc". (Codex leaves it out.) In what is heard it never matters.
+        envelope: whether our messages have the key "jsonrpc". (Codex leaves it out.) Incoming ones may have it or not.
     """
 
     def __init__(self, *, envelope: bool = True) -> None:
@@ -83,7 +83,7 @@ class Peer:
         self._lock = threading.RLock()  # Re-entered by signal handlers (an abort) and the GC.
         self.outbox: list[bytes] = []
 
-    # --- what we say ----------------------------------------------------------------------------------------
+    # --- what we send ---------------------------------------------------------------------------------------
 
     def request(
         self,
@@ -92,9 +92,9 @@ class Peer:
         then: Callable[[Answered | Failed], Any] | None = None,
         patience: float | None = PATIENCE,
     ) -> int:
-        """Ask; `then` is called by `feed` with what comes back. The number that it will come back with.
+        """Send a request; `feed` calls `then` with the answer. Returns the request's number.
 
-        `patience` is how many seconds that may take (see `waits`); None: as long as it likes.
+        `patience` is how many seconds the answer may take (see `waits`); None: no limit.
         """
         with self._lock:
             number = next(self._numbers)
@@ -103,47 +103,47 @@ class Peer:
         return number
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Tell."""
+        """Send a notification."""
         self._say({"method": method, **_params(params)})
 
     def answer(self, request_id: RequestId, result: Any) -> None:
-        """What was asked for."""
+        """Answer a request."""
         self._say({"id": request_id, "result": result})
 
     def refuse(self, request_id: RequestId | None, code: int, message: str) -> None:
-        """An error instead of an answer. Without an id: to what could not be read."""
+        """Answer a request with an error. Without an id: to a message that could not be read."""
         self._say({"id": request_id, "error": {"code": code, "message": message}})
 
     def _say(self, message: Message) -> None:
-        # ASCII: a lone surrogate would otherwise be no UTF-8, and U+2028 the end of a line for some readers.
+        # ASCII: otherwise a lone surrogate would not be valid UTF-8, and some readers would end a line at U+2028.
         line = json.dumps({**self._envelope, **message}).encode() + b"\n"
         with self._lock:
             self.outbox.append(line)
 
     def take(self) -> bytes:
-        """All that is to be sent."""
+        """Take all that is to be sent out of the outbox."""
         said: list[bytes] = []
         with self._lock:
-            while self.outbox:  # One by one: so none is lost that a signal handler adds meanwhile.
+            while self.outbox:  # One by one, so that none is lost if a signal handler adds one meanwhile.
                 said.append(self.outbox.pop(0))
         return b"".join(said)
 
-    # --- what we hear ---------------------------------------------------------------------------------------
+    # --- what we receive ------------------------------------------------------------------------------------
 
     @property
     def waiting_for(self) -> list[str]:
-        """The methods of our requests that have no answer yet, oldest first."""
+        """The methods of our unanswered requests, oldest first."""
         with self._lock:
             return [asked.method for asked in [*self._asked.values()]]
 
     def waits(self, now: float) -> tuple[float | None, str | None]:
-        """For how many seconds more the answers may be waited for (None: for ever), and the method of a request whose
-        time is over. A request's time counts from the first call after it was made: there is no clock in here."""
+        """How many more seconds we may wait for the answers (None: no limit), and the method of a request whose time is
+        over. A request's time counts from the first call after it was made: there is no clock in here."""
         if not self._asked:
             return None, None
         least: float | None = None
         with self._lock:
-            for asked in [*self._asked.values()]:  # A copy, for the same reason.
+            for asked in [*self._asked.values()]:  # A copy: a signal handler may add a request meanwhile.
                 if asked.patience is None:
                     continue
                 asked.since = now if asked.since is None else asked.since
@@ -154,7 +154,8 @@ class Peer:
         return least, None
 
     def feed(self, message: Message) -> Heard | None:
-        """What it was, having called back; None if it makes no sense here (an answer to nothing we asked)."""
+        """Take a message. Calls `then` if it is an answer. Returns what it was; None if it makes no sense here (an
+        answer to something we did not ask)."""
         method, given = text(message, "method"), message.get("id")
         number: RequestId | None = given if type(given) in (int, str) else None
         if method:
@@ -171,7 +172,7 @@ class Peer:
 
 
 def answer_in(message: Message, number: RequestId, method: str) -> Answered | Failed:
-    """What this message says to a request for that."""
+    """This message as the answer to a request of that method."""
     if message.get("error") is None:
         return Answered(number, method, message.get("result"))
     error = mapping(message, "error")
@@ -181,13 +182,13 @@ def answer_in(message: Message, number: RequestId, method: str) -> Answered | Fa
 
 
 def request_number(line: bytes) -> int | None:
-    """The number of the request on this line of a Peer's; None if it is no request."""
+    """The number of the request on this line, written by a Peer; None if it is not a request."""
     found = REQUEST.match(line)
     return None if found is None else int(found[2])
 
 
 def renumbered(line: bytes, number: int) -> bytes:
-    """The request on this line, with another number."""
+    """The request on this line with another number."""
     return REQUEST.sub(lambda found: found[1] + b"%d" % number, line, count=1)
 
 
