@@ -59,7 +59,7 @@ def _image(path: str | os.PathLike[str]) -> Message:
 
 
 def media_type(path: str | os.PathLike[str]) -> str:
-    """Judging by its first bytes, or by its name if they are not known (HEIC). Raises ValueError."""
+    """The type of an image, by its first bytes, or by its name if they are unknown (HEIC). Raises ValueError."""
     try:
         return image_type("images", path)
     except ValueError:

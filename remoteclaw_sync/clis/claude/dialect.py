@@ -51,7 +51,7 @@ KNOWN_BLOCKS = TOLD_BLOCKS | TOOL_BLOCKS
 TURN_BREAK = "\n\n"
 # The result of calling a tool that "read-only" removes: Claude 2.1.197, 2.1.326.
 TOOL_DISABLED = ("exists but is not enabled in this context", "is disabled for this session")
-ANSWER_TOOL = "StructuredOutput"  # The model uses it to give an answer with a schema: not an agent's tool.
+ANSWER_TOOL = "StructuredOutput"  # The model gives answers with a schema through it; not one of the agent's tools.
 LIMIT_SUBTYPES = ("error_max_turns", "error_max_budget_usd")
 SHELL_TASK = "local_bash"  # A background task for which Claude does not delay its result.
 CUT_OFF = "the model's answer broke off and was asked for again; the text so far is not part of the answer"
@@ -78,7 +78,7 @@ class ClaudeDialect(Dialect):
         super().__init__()
 
     def _forget_turn(self) -> None:
-        """Forget what is known about the turn before."""
+        """Forget what is known about the previous turn."""
         # The message that is being streamed; its blocks by their index.
         self._message_id: object = None
         self._blocks: dict[object, StreamedBlock] = {}

@@ -32,7 +32,7 @@ from ...wire.fields import Message, items, mapping, number, text
 from .dialect import ClaudeDialect
 from .messages import answer_schema, user_line
 
-# Make a process return one result for each prompt, and make the model see the tools of MCP servers at once.
+# These make a process return one result for each prompt, and make the model see the tools of MCP servers at once.
 LIVE_ENV = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1", "ENABLE_TOOL_SEARCH": "false"}
 LIVE_ARGS = ("--input-format=stream-json", "--permission-prompt-tool=stdio", "--replay-user-messages")
 

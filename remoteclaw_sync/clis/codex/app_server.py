@@ -141,7 +141,7 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         self._initialized = False
         self._is_refused = False  # The handshake failed: the process will not serve any session.
         self._thread: str | None = None
-        self._is_asking = False  # The thread has been asked for.
+        self._is_asking = False  # A request for the thread is open.
         self._handshake_over = False
         self._failed_servers: set[str] = set()
         self._own_model: str | None = None
@@ -158,7 +158,7 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         self._prompt: list[Message] | None = None  # The prompt, while it waits for the thread.
         self._answer_schema: Message | None = None
         self._turn: str | None = None
-        self._has_begun = False  # From now on, Codex accepts an interrupt with the turn's id.
+        self._has_begun = False  # Only then does Codex accept an interrupt with the turn's id.
         self._interrupted = False
         self._ended: Message | None = None  # A turn that is over, while steering is unanswered.
         self._steers: list[str] = []  # Steering that Codex has not answered yet.
@@ -224,7 +224,7 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
 
     def _said(self, words: str, images: Iterable[str | os.PathLike[str]] = ()) -> list[Message]:
         """The input items. For each `$name` in the text, Codex adds the instructions of the skill of that name, unless
-        another item has the name. So we add such items, which the model does not see."""
+        another item has the name. To prevent that we add such items, which the model does not see."""
         names = dict.fromkeys(SKILL_NAME.findall(words)) if self._as_text else ()
         return [
             {"type": "text", "text": words},

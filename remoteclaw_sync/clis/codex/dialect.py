@@ -87,7 +87,7 @@ class CodexDialect(Dialect):
     # --- what the CLI says -----------------------------------------------------------------------------------
 
     def is_life(self, chunk: bytes) -> bool:
-        """Nothing but retries counts as silence: without a network Codex prints one per minute, forever."""
+        """Lines that are all retries count as silence: without a network Codex prints one per minute, forever."""
         if len(chunk) > RETRIES_BYTES or RETRY_WORD not in chunk:
             return True
         lines = [line for line in chunk.split(b"\n") if line.strip()]

@@ -12,13 +12,13 @@ NAMES = (".git", ".codex", ".agents", ".aws")
 
 
 def absent_folders(cwd: str) -> list[str]:
-    """Those that do not exist now. Only in the session's own folder: those in /tmp may be another session's."""
+    """The folders that do not exist now. Only the session's own: those in /tmp may be another session's."""
     paths = (os.path.join(cwd, name) for name in NAMES)
     return [path for path in paths if not os.path.lexists(path)]
 
 
 def remove_empty(paths: Iterable[str]) -> None:
-    """Remove those that are empty."""
+    """Remove the folders that are empty."""
     for path in paths:
         try:
             os.rmdir(path)

@@ -49,7 +49,7 @@ class _Counted:
 
     def part(self, schema: Any, depth: int) -> dict[str, Any]:
         if isinstance(schema, Mapping) and _is_a_reference(schema.get("allOf")):
-            schema = schema["allOf"][0]  # Older drafts allowed keywords beside a reference only so.
+            schema = schema["allOf"][0]  # Older drafts needed this to put keywords beside a reference.
         if not isinstance(schema, Mapping) or depth > DEEPEST or UNKNOWN & schema.keys():
             raise _NotStrict
         if "$ref" in schema:

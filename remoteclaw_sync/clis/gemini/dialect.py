@@ -84,7 +84,7 @@ class GeminiDialect(Dialect):
         self._answered = False
         self._warned = False
         self._failure: Failure | None = None  # Reported before the `result` line.
-        self._output_missing = False  # The output of a shell command was.
+        self._output_missing = False  # A shell command's output was missing.
         self.record: ChatRecord | None = None  # Counts tokens before the last line has arrived.
         self.is_limited = False  # If so, tokens must be counted while the run goes on.
 

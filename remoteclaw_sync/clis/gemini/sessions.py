@@ -104,7 +104,7 @@ class SessionGuard:
     def is_over(self, chunk: bytes) -> bool:
         """Whether Gemini has started. Then its session has a name and, if it is new, a file, which we keep from now on.
 
-        The first line shows it. Any other line than `init` would come even later.
+        The first line shows it. Any line other than `init` would come even later.
         """
         self._output += chunk
         line, ended, _ = self._output.partition(b"\n")
@@ -377,7 +377,7 @@ def _holds(original: str, link: str) -> bool:
 
 
 def _join(link: str, original: str) -> None:
-    """Join what was in the file before it was deleted with what has been written since."""
+    """Write what was in the file before it was deleted, followed by what has been written since."""
     joined = f"{link}.joined"
     with _open(link) as before, _open(original) as since:
         with open(joined, "xb", opener=_private) as file:

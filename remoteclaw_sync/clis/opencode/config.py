@@ -125,7 +125,7 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> Settings:
 
 
 def _named_agents(extra_args: Sequence[str]) -> Iterator[str]:
-    """The values of `--agent` among further arguments."""
+    """The values of `--agent` in `extra_args`."""
     for argument, following in itertools.pairwise([*extra_args, ""]):
         if argument == "--agent" and following:
             yield following

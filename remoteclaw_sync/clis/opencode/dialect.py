@@ -251,7 +251,7 @@ def output_of(state: Message) -> str:
 
 
 def has_failed(part: Message, state: Message) -> bool:
-    """Whether a tool call that has ended failed."""
+    """Whether a finished tool call failed."""
     tool = text(part, "tool")
     if state.get("status") == "error" or tool == INVALID_TOOL:
         return True

@@ -157,7 +157,7 @@ class EventStream:
 
 
 def answer_line(number: int, status: int, media_type: str, body: bytes) -> bytes:
-    """An answer, as a line for the dialect. Other bodies than JSON are left out: unknown routes return a web page."""
+    """An answer, as a line for the dialect. Bodies other than JSON are left out: unknown routes return a web page."""
     told = b"null"
     if media_type == JSON_TYPE and body.strip():
         try:

@@ -424,7 +424,7 @@ class OpenCodeLiveDialect(LiveMessages):
             self._wait(LOST_SECONDS, self._look_again)
 
     def _finish_once_idle(self) -> None:
-        """Errors come before the idle state. One that came after its turn would be blamed on the next turn."""
+        """Wait for the idle state, which follows all errors: a later error would be taken for one of the next turn."""
         if self._interrupted or not text(self._answer, "id") or self._is_idle:
             self._finish()
         else:

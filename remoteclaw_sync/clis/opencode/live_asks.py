@@ -283,7 +283,7 @@ class Asks:
         self._post(ask, "reply", {"reply": "once"}, heard)
 
     def _refuse(self, ask: _Ask, message: str) -> None:
-        """Refuse once all other open requests are decided: OpenCode refuses those along with this one."""
+        """Refuse only after all other open requests are decided: OpenCode refuses those along with this one."""
         session = ask.session
         self._decided.add(ask.call_id)
         held = self._held.setdefault(session, [])

@@ -51,7 +51,7 @@ def entries(servers: Servers) -> dict[str, Any]:
 
 
 def opencode_entries(servers: Servers, protect: Protect) -> dict[str, Any]:
-    """For the `mcp` object of opencode.json."""
+    """The entries for the `mcp` object of opencode.json."""
     return {protect(name): _entry(server, protect) for name, server in servers.items()}
 
 

@@ -119,7 +119,7 @@ def is_provider_executed(part: Message, state: Message) -> bool:
 
 
 def is_error(error: Message) -> bool:
-    """Whether an `error` object has the shape `{"type", "message", "status"}`; it always gives up after one."""
+    """Whether an `error` object has the shape `{"type", "message", "status"}`, after which OpenCode always gives up."""
     return "type" in error and "name" not in error and "_tag" not in error
 
 
