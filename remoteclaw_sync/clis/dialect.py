@@ -1,4 +1,4 @@
-"""What the runtimes of the known CLIs share: each has its own dialect."""
+"""What the runtimes of the known CLIs share. Each has its own dialect."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DialectRuntime(CLIRuntimeBase):
         return self.dialect.extract(line)
 
     def new_dialect(self, params: AgentExecuteParams) -> Dialect:
-        """A fresh one for each start, unless a subclass wants to see the lines itself."""
+        """A new dialect for each start, unless a subclass reads the lines itself."""
         reads_lines_itself = type(self).extract_event is not DialectRuntime.extract_event
         self.dialect = (self.new_live_dialect() if self.is_live else None) or self.DIALECT()
         self.outcome = self.dialect.outcome

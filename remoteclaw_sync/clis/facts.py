@@ -1,4 +1,4 @@
-"""`CliFacts`: what general modules need to know about one CLI. `clis/<name>/facts.py` has the value.
+"""`CliFacts`: what general modules need to know about one CLI. The value for a CLI is in `clis/<name>/facts.py`.
 
 It is a plain value and cheap to import: its readers (doctor, versions, factory, the verdict on a run) need neither the
 CLI's runtime nor its dialect.
@@ -15,7 +15,7 @@ from ..types import ErrorSubtype
 
 Environment = Mapping[str, str | None]
 
-MAX_CONFIG_BYTES = 1 << 24  # Of a file that we look something up in; a larger one is not a config file.
+MAX_CONFIG_BYTES = 1 << 24  # The limit for files we look something up in; a larger file is not a config file.
 
 
 @attrs.frozen(kw_only=True)
@@ -25,9 +25,9 @@ class Support:
     Args:
         package: the npm package it comes from.
         tested: the version that the tests run against.
-        tested_from: the oldest that has passed a whole conformance suite.
-        floor: the oldest on which everything works, by the flags it has.
-        least: older ones cannot run, or not safely.
+        tested_from: the oldest version that has passed a whole conformance suite.
+        floor: the oldest version on which everything works, judging by its flags.
+        least: older versions do not run, or not safely.
         gaps: what does not work from `least` up to `floor`.
         untested: none of our tests has run on this line; `tested` is the version whose source code we read.
         needs: option of a run -> the first version that supports it.
@@ -68,18 +68,18 @@ class CliFacts:
         runtime: the class in its `runtime.py`.
         install: the command that installs it.
         support: its release lines, the usual one first, then a later major version.
-        exit_codes: the meaning of those exit codes that have one.
+        exit_codes: the exit codes that have a meaning, and what they mean.
         program_folders: where its own installer puts it; a leading `~` is the home.
         version_env: variables without which `--version` is slow, or leaves something behind.
         key_variables: variables, any one of which is enough to log in.
         login_files: where a login may be stored.
-        sessions_in: the folder that its sessions are in, or that tells them from those of another home.
-        forks: arguments with which a resumed session is only read, for a new one.
+        sessions_in: the folder that its sessions are in, or that distinguishes them from those of another home.
+        forks: arguments with which a resumed session is only read, to start a new one.
         trusts: whether a folder is on its list of trusted folders; None if it keeps no list.
         borrowed_files: the config files that a run in a folder may borrow, and the project each belongs to (None: the
             user's own).
         cached_in_input: whether what it calls input tokens includes those that were read from a cache.
-        tells_cost: whether it tells what a run costs, while it goes on.
+        tells_cost: whether it reports what a run costs while the run goes on.
     """
 
     name: str

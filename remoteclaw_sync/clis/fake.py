@@ -37,9 +37,9 @@ class Fake:
 
     Args:
         session_id: used unless the test asks for another.
-        resumed: a pattern with one group, the session that is resumed, for its arguments with a NUL between each two.
+        resumed: a pattern with one group, the resumed session, for the CLI's arguments joined by NUL characters.
         lines: the lines that it prints for a script, including the final one.
-        stays: the argument with which it stays and answers one prompt after the other; "": it never does.
+        stays: the argument that makes it stay and answer one prompt after another; "": there is none.
     """
 
     session_id: str

@@ -1,4 +1,4 @@
-"""What the entries of MCP servers have in common in the CLIs' configs. `clis/<name>/mcp.py` has the shape of each."""
+"""What entries of MCP servers have in common in the CLIs' configs. Each CLI's format is in `clis/<name>/mcp.py`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_distinct(servers: Servers) -> None:
 
 
 def stdio_entry(server: McpServerConfig, protect: Protect) -> dict[str, Any]:
-    """Command and arguments, of a server that has no URL."""
+    """Command and arguments of a server that has no URL."""
     assert server.command is not None
     return {"command": protect(server.command), "args": [protect(arg) for arg in server.args]}
 
@@ -43,8 +43,8 @@ def protected(values: Mapping[str, str], protect: Protect) -> dict[str, str]:
 
 
 def with_results_as_objects(servers: Servers) -> Servers:
-    """The same for a CLI that takes JSON in a result's text for structured content, and then refuses a number or a list
-    because that has to be an object. Only Python functions are told: other people's servers are left as they are."""
+    """The servers for a CLI that takes JSON in a result's text for structured content, and then refuses a number or a
+    list because that has to be an object. Only Python functions are told; other people's servers stay as they are."""
     return {name: _with_results_as_objects(server) for name, server in servers.items()}
 
 
@@ -57,8 +57,8 @@ def _with_results_as_objects(server: McpServerConfig) -> McpServerConfig:
 class EnvReferences:
     """Moves values out of a config into environment variables, because the CLI would expand references in them.
 
-    CLIs replace `$NAME` and `${NAME}`, or `{env:NAME}` and `{file:NAME}`, in every string: a password may contain any
-    of these. The value of a variable is not expanded again, at least not if it is `written` this way.
+    CLIs replace `$NAME` and `${NAME}`, or `{env:NAME}` and `{file:NAME}`, in every string, and a password may contain
+    any of these. A variable's value is not expanded again, at least not if `written` has encoded it.
     """
 
     PREFIX = "REMOTECLAW_SYNC_MCP_"

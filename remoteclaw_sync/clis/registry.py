@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..runtime import CLIRuntimeBase
     from .fake import Fake
 
-# A name is that of a folder here, with `facts.py`, `runtime.py` and `fake.py`. Doctor and `run` go in this order.
+# Each is the name of a folder here with `facts.py`, `runtime.py` and `fake.py`. Doctor and `run` use this order.
 NAMES: tuple[str, ...] = (
     "claude",
     "gemini",
@@ -30,7 +30,7 @@ def facts_of(name: str) -> CliFacts:
 
 
 def all_facts() -> list[CliFacts]:
-    """Those of all CLIs, in order."""
+    """The facts about all CLIs, in order."""
     return [facts_of(name) for name in NAMES]
 
 
@@ -47,7 +47,7 @@ def runtime_class_of(name: str) -> type[CLIRuntimeBase]:
 
 
 def _module_of(name: str, module: str) -> ModuleType:
-    """A module from the folder of this CLI. Raises KeyError for one that is not known."""
+    """A module from the folder of this CLI. Raises KeyError for an unknown CLI."""
     if name not in NAMES:
         raise KeyError(name)
     return importlib.import_module(f".{name}.{module}", __package__)

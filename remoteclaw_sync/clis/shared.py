@@ -12,7 +12,7 @@ ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 
 BOM = "\ufeff"
 
-# The formats that the models' APIs accept, by their first bytes: a suffix may be wrong, and then the API refuses it.
+# The formats that the models' APIs accept, by their first bytes: a suffix may be wrong, and the API would refuse that.
 IMAGE_SIGNATURES: tuple[tuple[re.Pattern[bytes], str], ...] = (
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
@@ -23,7 +23,7 @@ SIGNATURE_BYTES = 12
 
 
 def without_colours(text: str) -> str:
-    """Text without a terminal's control sequences."""
+    """The text without terminal control sequences."""
     return ANSI.sub("", text)
 
 
@@ -33,7 +33,7 @@ def prompt_with_its_bom(prompt: str) -> bytes:
 
 
 def image_type(field: str, path: str | os.PathLike[str]) -> str:
-    """The media type of an image file. Raises ValueError that names the field."""
+    """The media type of an image file. Raises a ValueError that names the field."""
     try:
         with open_regular(path, follow=True) as file:
             head = file.read(SIGNATURE_BYTES)
@@ -46,14 +46,14 @@ def image_type(field: str, path: str | os.PathLike[str]) -> str:
 
 
 def check_is_file(field: str, path: str | os.PathLike[str]) -> None:
-    """Raise ValueError that names the field, unless this is a regular file."""
+    """Raise a ValueError that names the field, unless this is a regular file."""
     if not os.path.isfile(path):
         what = "is not a regular file" if os.path.exists(path) else "does not exist"
         raise ValueError(f"{field}: {os.fspath(path)!r} {what}")
 
 
 def used_since(before: AgentUsage | None, total: AgentUsage) -> AgentUsage | None:
-    """What was used since then. None if it is not known how much of the total is older."""
+    """What was used since `before`. None if it is not known how much of the total is older."""
     if before is None:
         return None
     used = AgentUsage(

@@ -1,4 +1,4 @@
-"""What the runtimes share whose live sessions can have a process in common."""
+"""What runtimes share whose live sessions can have a process in common."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SharingRuntime(DialectRuntime):
 
     @abc.abstractmethod
     def new_switchboard(self) -> Switchboard:
-        """For one process: passes on what it says to the sessions that share it."""
+        """A switchboard for one process: it passes on what the process says to the sessions that share it."""
 
     def process_key(self, launch: Launch) -> Hashable:
         """Sessions share a process if they have this in common: command, arguments and environment."""
@@ -34,9 +34,9 @@ class SharingRuntime(DialectRuntime):
         return launch.argv, frozenset(env.items())
 
     def shared_by(self, params: AgentExecuteParams) -> Hashable | None:
-        """What `process_key` will be, as far as that is known before there is a launch."""
+        """What `process_key` will be, as far as that is known before the launch."""
         if not self.is_live or not self.share_process or (params.tools and not self.keeps_servers_apart):
-            return None  # Python functions are a server with a token of its own.
+            return None  # Python functions are a server with its own token.
         agent = self.private_copy()
         agent.new_dialect(params)
         cwd = os.path.abspath(params.working_directory or _current_folder())

@@ -1,8 +1,8 @@
-"""The Agent Client Protocol, version 1: JSON-RPC by lines, both ways, while an agent's process stays.
+"""The Agent Client Protocol, version 1: JSON-RPC in lines, in both directions, with an agent whose process stays.
 
-One process may serve many sessions; this is the part of one (see switchboard.py). Nothing on the wire says which turn
-an update belongs to: so there is one prompt at a time, known by the number of its request, and what comes between two
-is dropped. What agents do differently is in a value (profiles.py).
+One process may serve many sessions; this module handles one of them (see switchboard.py). Nothing on the wire says
+which turn an update belongs to. So there is only one prompt at a time, identified by the number of its request, and
+updates between two prompts are dropped. How agents differ is described by values (profiles.py).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from .switchboard import CANCELLED, INITIALIZE, PERMISSION, VERSION
 from .tool_calls import Call, ToolCalls
 
 OPENING_PATIENCE = 600.0  # Seconds for a session: it may have MCP servers to wait for.
-QUICK_EXIT = 0.3  # Seconds for an agent that mostly does not exit when its stdin is closed.
-PING = "_remoteclaw_sync/ping"  # The protocol keeps names that begin so free.
+QUICK_EXIT = 0.3  # Seconds for an agent that usually does not exit when its stdin is closed.
+PING = "_remoteclaw_sync/ping"  # The protocol leaves names that begin with an underscore free.
 AUTH_REQUIRED, NOT_FOUND = -32000, -32002
 
 UNKNOWN_SESSION = re.compile(
@@ -56,7 +56,7 @@ UNKNOWN_SESSION = re.compile(
     r"|(?:no|unknown|invalid) (?:previous |such )?(?:session|conversation)",
     re.IGNORECASE | re.DOTALL,
 )
-# Kinds of tools that change something; in "read-only" they are refused, whoever would allow them.
+# Kinds of tools that change something; in "read-only" they are refused, no matter who would allow them.
 CHANGING = frozenset({"edit", "delete", "move", "execute", "switch_mode"})
 EDITING = frozenset({"edit", "move"})
 
@@ -78,36 +78,36 @@ READ_ONLY = "not in the permission mode 'read-only'"
 
 @attrs.frozen(kw_only=True)
 class AcpSettings:
-    """What a session is begun or taken up with."""
+    """The settings with which a session is started or resumed."""
 
     cwd: str = "/"
     session_id: str | None = None
     model: str | None = None
     mode: PermissionMode = "default"
     servers: Sequence[Message] = attrs.field(default=(), repr=False)
-    trusted: frozenset[str] = frozenset()  # The names of those servers whose tools nobody is asked about.
+    trusted: frozenset[str] = frozenset()  # Names of the servers whose tools need no approval.
     failed_servers: Mapping[str, str] = attrs.field(factory=dict)  # Known not to work, and why.
     instructions: str | None = None
 
 
 @attrs.frozen
 class Asked:
-    """What the agent waits for."""
+    """A request that the agent is waiting on."""
 
     id: RequestId
     options: Sequence[Message]
     call: Call
 
     def option(self, kind: str) -> Message | None:
-        """How to say this. By the kind of the option: names are for people."""
+        """The outcome that selects an option of this kind. Options also have names, but those are for people."""
         found = next((option for option in self.options if text(option, "kind") == kind), None)
         return None if found is None else {"outcome": "selected", "optionId": found.get("optionId")}
 
 
 class AcpDialect(LiveDialect):
-    """Talks with one session of an ACP agent."""
+    """Talks to one session of an ACP agent."""
 
-    HANDLERS = {}  # Messages have a method and no type.
+    HANDLERS = {}  # Messages have a `method` and no `type`.
 
     def __init__(
         self, profile: Profile = UNKNOWN, program: str = "the agent", prompt_syntax: PromptSyntax = "text"
@@ -121,34 +121,34 @@ class AcpDialect(LiveDialect):
         if not profile.exits_at_eof:
             self.farewell_patience = QUICK_EXIT
         self.peer = self._peer = Peer()
-        self._can: Message = {}  # What the agent says that it can do.
+        self._can: Message = {}  # The capabilities that the agent reports.
         self._login_ways: list[str] = []
         self._initialized = False
-        self._is_refused = False  # By the process, which will not serve any session.
+        self._is_refused = False  # The handshake failed: the process will not serve any session.
         self._is_opening = False
-        self._is_settled = False  # The session is open, in its mode and with its model; or it cannot be.
+        self._is_settled = False  # The session is open, in its mode and with its model, or cannot be opened.
         self._session: str | None = None
         self._is_resumed = False
-        self._was_replayed = False  # Some of the history has come since the last look.
+        self._was_replayed = False  # Some of the history has arrived since the last check.
         self._options: list[Message] = []  # `configOptions`
         self._modes: Message = {}
         self._models: Message = {}
         self._own_mode = self._own_model = ""
         self._mode: PermissionMode = "default"
-        self._answers_for_mode = False  # The agent has no such mode: we answer as it would.
-        self._instructed = False  # The agent has heard the instructions, and will remember.
+        self._answers_for_mode = False  # The agent does not have this mode: we answer its requests instead.
+        self._instructed = False  # The agent has the instructions, and will remember them.
         self._reports_usage = False
-        self._cost: float | None = 0.0  # Of the whole session up to now; None if that is not known.
-        self._session_usage = AgentUsage()  # Likewise, where the agent counts so.
+        self._cost: float | None = 0.0  # Of the whole session so far; None if it is not known.
+        self._session_usage = AgentUsage()  # Likewise, if the agent counts usage per session.
         self._turn = 0
-        self._told: list[AgentEvent] = []  # To be told with the next event.
-        self._shell_is_left = False  # A command may go on, though its turn was cancelled.
+        self._told: list[AgentEvent] = []  # To be reported with the next event.
+        self._shell_is_left = False  # A command may still be running although its turn was cancelled.
         self._new_turn()
 
     def _new_turn(self) -> None:
         self._turn += 1
-        self._prompt: list[Message] | None = None  # What waits for the session.
-        self._in_flight: list[Message] | None = None  # What the agent works on.
+        self._prompt: list[Message] | None = None  # The prompt, while it waits for the session.
+        self._in_flight: list[Message] | None = None  # The prompt that the agent is working on.
         self._has_begun = False
         self._interrupted = False
         self._shell_was_interrupted = False
@@ -156,12 +156,12 @@ class AcpDialect(LiveDialect):
         self._is_command = False
         self._calls = ToolCalls(self.profile)
         self._asked: dict[str, Asked] = {}
-        self._refused: set[str] = set()  # Calls whose denial is known already.
+        self._refused: set[str] = set()  # Calls whose denial is already recorded.
         self._chunk_usage: Message = {}
         self._cost_before = self._cost
         self._usage_before = self._session_usage
-        self._answers = 0  # Of the model, as far as they can be told apart.
-        self._has_results = False  # Of calls that the last one of them asked for.
+        self._answers = 0  # The model's, as many as can be told apart.
+        self._has_results = False  # Calls from the model's last answer have results.
 
     def recall(self, facts: Mapping[str, Any]) -> None:
         super().recall(facts)
@@ -193,7 +193,7 @@ class AcpDialect(LiveDialect):
     # --- what is said to the agent ----------------------------------------------------------------------------
 
     def opening(self, fields: AgentExecuteParams) -> bytes:
-        return b""  # The process is ready when all sessions are told so.
+        return b""  # The switchboard sends it, and tells all sessions when the process is ready.
 
     def begin_turn(self, params: AgentExecuteParams) -> bytes:
         return self._begin(params, [])
@@ -214,7 +214,7 @@ class AcpDialect(LiveDialect):
         if self._session is not None and self._is_settled:
             self._send_prompt()
         elif self._initialized and not self._is_opening:
-            self._open()  # It was refused before.
+            self._open()  # An earlier attempt was refused.
         return self._peer.take()
 
     def _send_prompt(self) -> None:
@@ -227,15 +227,15 @@ class AcpDialect(LiveDialect):
         turn = self._turn
 
         def answered(answer: Answered | Failed) -> None:
-            if turn == self._turn:  # Else it is late, of a turn that nobody waits for.
+            if turn == self._turn:  # Otherwise the answer is late, and nobody waits for its turn.
                 self._told += self._on_turn_over(answer)
 
         self.on_asked(self._session or "")
-        # The prompt has the clocks of its turn, and no other.
+        # Only the clocks of the turn limit the prompt.
         given = {"sessionId": self._session, "prompt": [*before, *self._in_flight]}
         self._peer.request("session/prompt", given, answered, patience=None)
-        # Until the model speaks, agents say nothing. But they read line by line: an answer to what comes after the
-        # prompt, mostly that it is unknown, shows that the turn was running if the process dies now.
+        # Agents send nothing until the model speaks, but they read line by line. So an answer to the request after the
+        # prompt, usually that it is unknown, proves that the turn had begun, should the process die afterwards.
         self._peer.request(PING, {}, lambda answer: self._on_pong(turn), patience=None)
 
     def _on_pong(self, turn: int) -> None:
@@ -266,7 +266,7 @@ class AcpDialect(LiveDialect):
             self._peer.answer(asked.id, CANCELLED)
 
     def steer(self, text: str) -> bytes | None:
-        return None  # The protocol has no way.
+        return None  # The protocol has no message for it.
 
     def set_model(self, name: str | None) -> bytes | None:
         wanted = name or self._own_model
@@ -281,7 +281,7 @@ class AcpDialect(LiveDialect):
             return None
         found = self._mode_for(mode)
         if found is None and mode == "read-only":
-            return None  # Said at the next turn, which gets a process and a session of its own.
+            return None  # Reported by the next turn, which gets its own process and session.
         self.settings = attrs.evolve(self.settings, mode=mode)
         self._mode, self._answers_for_mode = mode, found is None
         back = found or self._own_mode
@@ -318,7 +318,7 @@ class AcpDialect(LiveDialect):
         self._open()
 
     def refuse_version(self, version: str) -> str | None:
-        """Why this version of the agent is too old, if it is."""
+        """Why this version of the agent is too old; None if it is not."""
         return None
 
     def _open(self) -> None:
@@ -387,7 +387,7 @@ class AcpDialect(LiveDialect):
             self._give_up(message, errors.CLI_ERROR)
 
     def _wait_for_history(self) -> None:
-        """Until none of it has come between a request that changes nothing and its answer: it has no end mark."""
+        """Repeat a request that changes nothing until no history arrives before its answer: history has no end mark."""
         self._was_replayed = False
 
         def looked(answer: Answered | Failed) -> None:
@@ -441,7 +441,7 @@ class AcpDialect(LiveDialect):
         return mapping(self._can, "promptCapabilities").get("image") is True
 
     def _give_up(self, message: str, code: str, kind: ErrorSubtype | None = None) -> None:
-        """There is no way to have this turn. The next one tries again."""
+        """Fail this turn. The next one tries again."""
         self._is_settled = True
         self._session = None
         self._prompt = None
@@ -453,7 +453,7 @@ class AcpDialect(LiveDialect):
     # --- modes and models ---------------------------------------------------------------------------------------
 
     def _option(self, category: str) -> Message:
-        """The agent's setting of this kind. (Newer than `modes` and `models`, and used first.)"""
+        """The agent's setting of this category. (Settings are newer than `modes` and `models`, and preferred.)"""
         found = (option for option in self._options if text(option, "category") == category)
         return next((option for option in found if text(option, "type") in ("", "select")), {})
 
@@ -461,7 +461,7 @@ class AcpDialect(LiveDialect):
         return text(self._option(category), "currentValue")
 
     def _mode_for(self, mode: PermissionMode) -> str | None:
-        """The agent's own mode for this one of ours; "" for the one that it began with, None if it has none."""
+        """The agent's name for this mode; "" for the mode that it started in, None if it has none."""
         names = self.profile.modes_for(mode)
         offered = [text(one, "id") for one in objects(self._modes, "availableModes")]
         offered += [text(one, "value") for one in _choices(self._option("mode"))]
@@ -526,7 +526,7 @@ class AcpDialect(LiveDialect):
             return None
         if not self._is_in_turn:
             self._was_replayed = True
-            return None  # History, or what is left of a turn that is over.
+            return None  # History, or the rest of a turn that is over.
         self._has_begun = True
         return reader(self, update)
 
@@ -537,7 +537,8 @@ class AcpDialect(LiveDialect):
         notice = self.profile.mode_notice
         if not words or (notice is not None and notice.fullmatch(words)) or _is_sub_agents(meta):
             return None
-        self._has_said = self._has_said or not words.isspace()  # Gemini passes on what it takes for no answer itself.
+        # Gemini passes on blank text, which it does not count as an answer itself.
+        self._has_said = self._has_said or not words.isspace()
         self._note_request()
         return self._after_calls(AgentTextEvent(words))
 
@@ -549,7 +550,7 @@ class AcpDialect(LiveDialect):
         return self._after_calls(AgentThinkingEvent(words))
 
     def _note_request(self) -> None:
-        """The model answers: for the first time, or what its tools have given."""
+        """The model answers, for the first time or after the results of its tools."""
         if self._has_results or not self._answers:
             self._answers += 1
             self._has_results = self.outcome.asks_again = False
@@ -567,12 +568,12 @@ class AcpDialect(LiveDialect):
             self.count()
 
     def _may_be_first(self, call: str) -> bool:
-        """Whether an answer of the model may begin with this call."""
+        """Whether this call may be the beginning of a new answer of the model."""
         first = self.profile.first_call
         return not self.profile.one_by_one or (first is not None and first.fullmatch(call) is not None)
 
     def count(self) -> None:
-        """Look up what the turn has used so far, where that is not in the messages."""
+        """Look up what the turn has used so far, if the messages do not say it."""
 
     def _after_calls(self, event: AgentEvent) -> Extracted:
         if not self._calls.has_held_back:
@@ -586,7 +587,7 @@ class AcpDialect(LiveDialect):
         return self._judged(self._calls.told(update, is_first=False), update)
 
     def _judged(self, events: Any, update: Message) -> list[AgentEvent]:
-        """Note a call that was refused by a rule of the agent's."""
+        """Pass the events on, and note a call that one of the agent's rules refused."""
         found: list[AgentEvent] = list(events)
         self._note_calls(found)
         call = self._calls.get(text(update, "toolCallId"))
@@ -603,11 +604,11 @@ class AcpDialect(LiveDialect):
         amount = number(cost, "amount")
         if amount is not None and text(cost, "currency") in ("", "USD"):
             if not self._is_in_turn:
-                self._cost_before = amount  # Of the time before the turn.
+                self._cost_before = amount  # The cost before the turn.
             self._cost = amount
 
     def _on_session_usage(self, update: Message) -> None:
-        """A session that is taken up begins with what it has used before."""
+        """A resumed session first reports what it has used before."""
         told = mapping(update, "_meta")
         if self.profile.usage_of_session and "promptTokens" in told and not self._is_in_turn:
             self._usage_before = self._session_usage = AgentUsage(
@@ -622,7 +623,7 @@ class AcpDialect(LiveDialect):
 
     def _on_call(self, call: Called) -> Extracted:
         if call.method != PERMISSION:
-            # Never silence: the agent would wait for ever.
+            # Always answer, or the agent would wait forever.
             self._peer.refuse(call.id, METHOD_NOT_FOUND, f"this client does not know {call.method!r}")
             return None
         if self._interrupted or self._in_flight is None or self.outcome.terminal is not None:
@@ -631,7 +632,7 @@ class AcpDialect(LiveDialect):
         self._has_begun = True
         said = mapping(call.params, "toolCall")
         tool = self._calls.merged(said, begins=True)
-        if tool is None:  # It has no name: there is nothing to decide on.
+        if tool is None:  # The call has no id: there is nothing to decide on.
             self._peer.answer(call.id, CANCELLED)
             return None
         asked = Asked(call.id, objects(call.params, "options"), tool)
@@ -643,7 +644,7 @@ class AcpDialect(LiveDialect):
             return [*events, *self._allow(asked)]
         name = str(call.id)
         self._asked[name] = asked
-        if self._interrupted:  # Meanwhile, by another thread.
+        if self._interrupted:  # By another thread, in the meantime.
             self._answer_all_cancelled()
             return events
         request = PermissionRequest(
@@ -666,22 +667,22 @@ class AcpDialect(LiveDialect):
         return self._mode == "accept-edits" and self._answers_for_mode and call.kind in EDITING
 
     def _is_trusted(self, call: Call) -> bool:
-        """Whether it is a tool of a server that the caller trusts."""
+        """Whether the tool belongs to a server that the caller trusts."""
         return any(self.is_of_server(call, server) for server in self.settings.trusted)
 
     def is_of_server(self, call: Call, server: str) -> bool:
-        """Whether this is a call of a tool of that MCP server."""
+        """Whether the tool belongs to this MCP server."""
         name = call.name(self.profile)
         return name.startswith((f"mcp__{server}__", f"mcp_{server}_", f"{server}_", f"{server}__", f"{server}/"))
 
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> bytes:
         asked = self._asked.pop(request.id, None)
         if asked is None:
-            return b""  # The agent does not wait for it any more.
+            return b""  # The agent no longer waits for it.
         if isinstance(decision, Deny):
             self._refused.add(asked.call.id)
             self._told += self._said_no(asked, decision.message)
-            if decision.message not in STOCK_WORDS and not decision.stop:  # They say no more than the agent itself.
+            if decision.message not in STOCK_WORDS and not decision.stop:  # Stock words tell the model nothing.
                 self._told.append(AgentErrorEvent(NO_REASONS.format(self.program), errors.CLI_WARNING))
         elif decision.input is not None and dict(decision.input) != dict(request.input):
             self._told += self._refuse(asked, NO_OTHER_INPUT.format(self.program), warns=True)
@@ -690,7 +691,7 @@ class AcpDialect(LiveDialect):
         return self._peer.take()
 
     def _allow(self, asked: Asked) -> list[AgentEvent]:
-        """Once: what "always" means is the library's to keep, and never the agent's to write down."""
+        """Allow the call once. An "always" is kept by this library; the agent must never record it."""
         outcome = asked.option("allow_once")
         if outcome is None:
             return self._refuse(asked, NO_SINGLE_YES.format(self.program), warns=True)
@@ -704,7 +705,7 @@ class AcpDialect(LiveDialect):
         return [*self._said_no(asked, reason), *warning]
 
     def _said_no(self, asked: Asked, reason: str) -> list[AgentEvent]:
-        """Some agents say no more of a call that was refused: so it ends here."""
+        """Refuse the call and end it here, because some agents report nothing more about a refused call."""
         self._peer.answer(asked.id, {"outcome": asked.option("reject_once") or {"outcome": "cancelled"}})
         ended = list(self._calls.ended(asked.call, reason, True))
         self._note_calls(ended)
@@ -744,7 +745,7 @@ class AcpDialect(LiveDialect):
         return events
 
     def _remember(self) -> None:
-        """The turn is a part of the conversation, which can be taken up from here on."""
+        """The turn is part of the conversation, which can be resumed from here on."""
         self._instructed = True
         self.outcome.session_id = self._session
 
@@ -794,7 +795,7 @@ class AcpDialect(LiveDialect):
         return []
 
     def _usage(self, result: Message) -> AgentUsage | None:
-        """Of the turn, from wherever the agent has it."""
+        """The turn's usage, from wherever the agent reports it."""
         quota = mapping(mapping(mapping(result, "_meta"), "quota"), "token_count")
         given = mapping(result, "usage") or self._chunk_usage or quota
         usage = AgentUsage(
@@ -817,11 +818,11 @@ class AcpDialect(LiveDialect):
         return Closing(cause=cause)
 
     def login_after(self, message: str) -> str:
-        """What somebody has to do who was told this instead of being let in."""
+        """What the user has to do if the agent answers with this message instead of opening a session."""
         return self.profile.login or f"log in with {self.program}"
 
     def needs(self) -> str:
-        """What one may need instead, in brackets."""
+        """What may be needed instead, in brackets."""
         return ""
 
 
@@ -847,7 +848,7 @@ def _words(failed: Failed) -> str:
 
 
 def _choices(option: Message) -> list[Message]:
-    """What a setting may be. The choices may be in groups."""
+    """The values that a setting can have. They may be in groups."""
     found = objects(option, "options")
     return [*found, *(choice for group in found for choice in objects(group, "options"))]
 

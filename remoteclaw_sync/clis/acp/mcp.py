@@ -1,4 +1,4 @@
-"""The caller's MCP servers as ACP has them. Pure: values in, values out."""
+"""The caller's MCP servers in ACP's format. Pure: values in, values out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..mcp_entries import Protect, Servers, protected, stdio_entry
 
 
 def acp_entries(servers: Servers, protect: Protect = str) -> list[dict[str, Any]]:
-    """For `mcpServers` of a session."""
+    """The entries for `mcpServers` of a session."""
     return [_entry(name, server, protect) for name, server in servers.items()]
 
 

@@ -1,4 +1,4 @@
-"""What is known about agents that speak ACP. Where nothing is known, the protocol's own rules hold (`Profile()`)."""
+"""What is known about agents that speak ACP. Where nothing is known, the protocol's own rules apply (`Profile()`)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import attrs
 
 from ...types import ErrorSubtype, PermissionMode
 
-# Names of modes, as agents have them, that do what one of ours asks for. The first one that an agent offers is taken.
+# Agents' names for modes that do what one of our modes asks for. The first one that an agent offers is used.
 USUAL_MODES: Mapping[PermissionMode, tuple[str, ...]] = {
-    "default": (),  # Whatever the agent begins with.
+    "default": (),  # Whatever mode the agent starts in.
     "read-only": ("plan", "read-only", "read_only", "readonly"),
     "accept-edits": ("accept-edits", "acceptEdits", "accept_edits", "auto-edit", "autoEdit", "auto_edit"),
     "bypass": ("bypassPermissions", "bypass", "yolo", "full-access", "agent-full-access", "auto-approve"),
@@ -24,38 +24,38 @@ class Profile:
     """One agent.
 
     Args:
-        name: how it is asked for, and the name of its program.
+        name: the name to ask for it by, and the name of its program.
         title: what its makers call it.
         command: how it is started.
         install: the command that installs it; "" if that is not known.
-        login: what somebody has to do who is not logged in.
-        arguments: what comes after the command, unless it is there already.
+        login: what a user who is not logged in has to do.
+        arguments: added after the command, unless they are already there.
         env: variables that are set for it; None removes one.
-        password_variable: the variable that keeps others out of a port that it opens.
+        password_variable: the variable for the password that protects a port it opens.
         modes: names of modes, instead of the usual ones.
         opening: characters that make a prompt a command if it begins with one of them.
-        takes_paths: a path there is taken for a command, too.
-        looks_at_last_block: and not only at the first one.
-        expands_at: an `@name` in a prompt is replaced by what is in that file.
-        name_in_id: a pattern for the ids of tool calls one of whose groups (name, named) is the tool's name.
-        one_by_one: the calls of one message are made one after the other, so the end of one says nothing of the rest.
-        first_call: then, a pattern for the id of the first call of a message.
+        takes_paths: it also takes a path at the beginning for a command.
+        looks_at_last_block: it looks for a command in the last block too, not only in the first.
+        expands_at: it replaces an `@name` in a prompt with the content of that file.
+        name_in_id: a pattern for the ids of tool calls; one of its groups (name, named) is the tool's name.
+        one_by_one: it makes the calls of one message one by one, so the end of one says nothing about the rest.
+        first_call: for such an agent, a pattern for the id of the first call of a message.
         title_is_name: the first title of a call is the tool's name.
-        empty_subject: what a thought begins with that has no subject.
-        mode_notice: a text chunk that is no word of the model's.
-        failed: a pattern for the whole output of a command that failed, where the agent says that it was completed.
+        empty_subject: the beginning of a thought that has no subject.
+        mode_notice: a pattern for text chunks that are not the model's words.
+        failed: a pattern for the whole output of a failed command that the agent reports as completed.
         denied: a pattern for the output of a call that was refused by a rule.
         results_as_objects: see `with_results_as_objects`.
         shares: one process may serve several sessions.
         resumes: `session/resume` works, if the agent says that it does.
-        replays_late: a loaded session's history may still be on the way when the agent says that it is loaded.
-        forgets_cancelled: of a cancelled turn without tool calls it keeps nothing, not even the prompt.
-        shells_survive: commands go on after their turn was cancelled.
+        replays_late: history may still arrive after the agent has said that the session is loaded.
+        forgets_cancelled: it keeps nothing of a cancelled turn without tool calls, not even the prompt.
+        shells_survive: commands continue after their turn was cancelled.
         exits_at_eof: it exits when its stdin is closed.
-        usage_is_certain: an answer without usage was cut.
-        usage_of_session: the usage it reports is that of the whole session so far.
+        usage_is_certain: an answer without usage was cut off.
+        usage_of_session: it reports the usage of the whole session so far.
         max_tokens_means: what kind of failure the stop reason "max_tokens" is.
-        system_prompt_field: `session/new` takes further instructions in `_meta.systemPrompt`.
+        system_prompt_field: `session/new` takes additional instructions in `_meta.systemPrompt`.
     """
 
     name: str = ""
@@ -92,7 +92,7 @@ class Profile:
     system_prompt_field: bool = False
 
     def modes_for(self, mode: PermissionMode) -> tuple[str, ...]:
-        """The agent's names for this mode of ours."""
+        """The agent's names for this mode."""
         return self.modes.get(mode, USUAL_MODES[mode])
 
 
@@ -104,7 +104,7 @@ GEMINI = Profile(  # 0.61.0
     command=("gemini", "--acp"),
     install="npm install -g @google/gemini-cli",
     login="set GEMINI_API_KEY, or start gemini once and log in",
-    # The launcher swallows SIGTERM. With the terminal emulation there is no output of shell commands.
+    # The launcher swallows SIGTERM. With its terminal emulation, shell commands have no output.
     env={"GEMINI_CLI_NO_RELAUNCH": "true", "GEMINI_PTY_INFO": "child_process"},
     modes={
         "default": ("default",),
@@ -113,7 +113,7 @@ GEMINI = Profile(  # 0.61.0
         "bypass": ("yolo",),
     },
     opening="/$",
-    # Where the model's API gives a call an id, that one is what follows.
+    # If the model's API gives the call an id, that id follows the name.
     name_in_id=re.compile(r"(?P<name>.+?)__(?P=name)_\d+_\d+|(?P<named>mcp_.+(?=__.)|.+?)(?:__.+|-\d{13,})"),
     one_by_one=True,
     first_call=re.compile(r".+_\d{13,}_0"),
@@ -140,12 +140,12 @@ KNOWN: Mapping[str, Profile] = {
             command=("opencode", "acp"),
             install="npm install -g opencode-ai",
             login="run `opencode auth login`",
-            # Its server gives everybody on the machine a shell who may talk to it, and the user's configuration may
-            # have it listen to the whole network.
+            # Everybody who can connect to its server has a shell on the machine, and the user's configuration may make
+            # it listen on the whole network.
             arguments=("--hostname=127.0.0.1", "--mdns=false"),
             env={"OPENCODE_SERVER_USERNAME": None},
             password_variable="OPENCODE_SERVER_PASSWORD",
-            takes_paths=True,  # And swallowed: the turn ends at once.
+            takes_paths=True,  # It ignores such a prompt: the turn ends at once.
             title_is_name=True,
             shares=True,
         ),
@@ -156,7 +156,7 @@ KNOWN: Mapping[str, Profile] = {
             install="npm install -g @qwen-code/qwen-code",
             login="start qwen once and log in",
             one_by_one=True,
-            resumes=False,  # It says so, and answers "method not found".
+            resumes=False,  # It says that it does, and answers "method not found".
         ),
         Profile(  # 0.20.1
             name="goose",

@@ -14,9 +14,9 @@ from ..shared import image_type
 from .profiles import Profile
 
 SYSTEM_PROMPT = "<system_instructions>\n{instructions}\n</system_instructions>\n\n"
-# Agents look at the first character that is not blank (Gemini CLI trims as JavaScript does), and this one is not.
+# Agents look at the first character that is not blank (Gemini CLI trims as JavaScript does). This one is not blank.
 NOT_BLANK = "\u200b"
-FIRST_WORD = re.compile(r"[\s\ufeff]*(\S+)")  # JavaScript takes a byte order mark for a blank, too.
+FIRST_WORD = re.compile(r"[\s\ufeff]*(\S+)")  # In JavaScript a byte order mark is blank too.
 AT_NAME = re.compile(r"(?<![\w\u200b])@(?=\S)")
 MAX_IMAGE_BYTES = 20 * 1024 * 1024
 
@@ -24,7 +24,7 @@ MAX_IMAGE_BYTES = 20 * 1024 * 1024
 def blocks(
     prompt: str, profile: Profile, *, as_text: bool, images: Sequence[str | os.PathLike[str]] = ()
 ) -> list[Message]:
-    """Never an empty list, which some agents cannot take. Raises OSError and ValueError for an image."""
+    """A prompt's blocks, at least one because some agents need it. Raises OSError and ValueError for an image."""
     words = _guarded(prompt, profile) if as_text else prompt
     said = [words]
     if as_text and is_command(prompt, profile):
@@ -33,12 +33,12 @@ def blocks(
 
 
 def instruction_block(instructions: str, profile: Profile) -> Message:
-    """What goes before a prompt, for an agent that has no other way to be given instructions."""
+    """A block to put before the prompt, for an agent that takes instructions in no other way."""
     return _text(SYSTEM_PROMPT.format(instructions=_guarded(instructions, profile)))
 
 
 def is_command(prompt: str, profile: Profile) -> bool:
-    """Whether the agent might take this for a command of its own. (A command's name has no slash in it.)"""
+    """Whether the agent might take this for one of its commands. (A command's name contains no slash.)"""
     first = FIRST_WORD.match(prompt)
     if first is None or first[1][0] not in profile.opening:
         return False
@@ -59,7 +59,7 @@ def _image(path: str | os.PathLike[str]) -> Message:
 
 
 def media_type(path: str | os.PathLike[str]) -> str:
-    """By its first bytes, or where they are not known (HEIC) by its name. Raises ValueError."""
+    """The type of an image, by its first bytes, or by its name if they are unknown (HEIC). Raises ValueError."""
     try:
         return image_type("images", path)
     except ValueError:

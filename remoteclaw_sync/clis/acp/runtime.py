@@ -39,15 +39,15 @@ class AcpOptions(CliOptions, total=False):
 class AcpRuntime(SharingRuntime):
     """Runs an agent that speaks ACP on its stdin and stdout.
 
-    `execute`, `start` and `run` are live sessions of one turn: the protocol has nothing else.
+    `execute`, `start` and `run` are live sessions of one turn: the protocol knows nothing else.
 
     Args:
-        command: the program and its arguments: a name, a path, or a sequence. None: as the profile says.
-        profile: the name of a known agent (see the topic `acp`); None: that of the program, or if it is not known,
-            the rules of the protocol.
+        command: the program and its arguments: a name, a path, or a sequence. None: the profile's command.
+        profile: the name of a known agent (see the topic `acp`); None: the name of the program. For an unknown agent,
+            the rules of the protocol apply.
         timeout: seconds of silence after which the run is ended; None for no limit.
         prompt_syntax: "text" (a prompt `/clear` or `@file` reaches the model as written) or "cli" (the agent may take
-            it for a command); a run's own `prompt_syntax` goes before it.
+            it for a command); a run's own `prompt_syntax` takes precedence.
         options: those of `CLIRuntimeBase`.
     """
 
@@ -93,7 +93,7 @@ class AcpRuntime(SharingRuntime):
         return AcpSwitchboard()
 
     def process_key(self, launch: Launch) -> Hashable:
-        """Also the folder and the servers: agents do not keep grants and settings of these apart."""
+        """Includes the folder and the servers: agents do not keep their grants and settings apart."""
         assert isinstance(self.dialect, AcpDialect)
         return super().process_key(launch), launch.cwd, json.dumps(self.dialect.settings.servers)
 
@@ -122,7 +122,7 @@ class AcpRuntime(SharingRuntime):
         self._settle(params, "/")
 
     def _settle(self, params: AgentExecuteParams, cwd: str) -> None:
-        """What the agent is told of the session, by its stdin: nothing of it is on the command line."""
+        """Prepare what the agent is told about the session on stdin; none of it is on the command line."""
         assert isinstance(self.dialect, AcpDialect)
         self._resumed_id = params.session_id
         servers = params.mcp_servers

@@ -1,4 +1,4 @@
-"""Which session a line of an ACP agent is for, and the handshake that all sessions share."""
+"""Finds the session that an ACP agent's line is for, and does the handshake that all sessions share."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ...engine.switchboard import EVERYONE, Address, Switchboard, asked_by
 from ...wire.fields import Message, mapping, text
 from ...wire.jsonrpc import METHOD_NOT_FOUND, Answered, Failed, RequestId
 
-INITIALIZE = "initialize"  # Also the id of its answer, as all sessions get it.
+INITIALIZE = "initialize"  # Also the id under which all sessions get its answer.
 PERMISSION = "session/request_permission"
 VERSION = 1
-# Lines of a Peer's, as far as we have to know them: which conversation is asked for, and what is answered.
+# The parts of a Peer's lines that we need: which conversation it asks for, and which request it answers.
 NAMED = re.compile(
     rb'\{"jsonrpc": "2\.0", "id": (\d+), "method": "session/(load|resume|prompt)", "params": \{"sessionId": "([^"\\]+)"'
 )
@@ -27,13 +27,13 @@ class AcpSwitchboard(Switchboard):
     def __init__(self) -> None:
         super().__init__()
         self._is_broken = False
-        self._closes = False  # The agent has a way to forget a session.
+        self._closes = False  # The agent can be told to forget a session.
         self._is_open = False
         self._sessions: dict[str, int] = {}
         self._names: dict[int, str] = {}
-        self._wanted: dict[tuple[int, int], str] = {}  # By session and request: the conversation that is taken up.
-        self._prompts: dict[int, set[int]] = {}  # Those without an answer.
-        self._asked: dict[RequestId, int] = {}  # What the agent waits for, and of whom.
+        self._wanted: dict[tuple[int, int], str] = {}  # By session and request: the conversation to resume.
+        self._prompts: dict[int, set[int]] = {}  # Requests without an answer yet, by session.
+        self._asked: dict[RequestId, int] = {}  # The agent's open requests, and who has to answer.
         self._leaving: set[int] = set()
 
     # --- the handshake ----------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ class AcpSwitchboard(Switchboard):
         return not self._is_broken
 
     def opening(self) -> bytes:
-        # No files and no terminals of ours: agents would use them for some of their tools, and not for others.
+        # We offer no files and no terminals: agents would use ours for some of their tools, and not for others.
         capabilities = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
         about_us = {"name": "remoteclaw_sync", "title": "remoteclaw_sync", "version": __version__}
         given = {"protocolVersion": VERSION, "clientCapabilities": capabilities, "clientInfo": about_us}
@@ -69,7 +69,7 @@ class AcpSwitchboard(Switchboard):
             if method == PERMISSION and isinstance(number, int | str):
                 self._asked[number] = session
             return session
-        if isinstance(number, int | str):  # Never silence: the agent would wait for ever.
+        if isinstance(number, int | str):  # Always answer, or the agent would wait forever.
             if method == PERMISSION:
                 self.peer.answer(number, CANCELLED)
             else:
@@ -120,7 +120,7 @@ class AcpSwitchboard(Switchboard):
         return session in self._names
 
     def release(self, session: int) -> None:
-        """Cancel the turn. Then the agent is asked to forget the session, or if it has no way, left alone with it."""
+        """Cancel the turn. Then ask the agent to forget the session, if it can."""
         self._leaving.add(session)
         name = self._names.get(session)
         if name is None:

@@ -1,7 +1,7 @@
 """Tool calls of an ACP agent, put together from all that is said about them. Pure: values in, values out.
 
-An agent tells of a call in pieces, each with some of its fields: `tool_call`, any number of `tool_call_update`, and
-`session/request_permission`, in any order. It may never say how one ended.
+An agent reports a call in pieces, each with some of its fields: `tool_call`, any number of `tool_call_update`, and
+`session/request_permission`, in any order. It may never report how a call ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNFINISHED = "The turn ended before this call did."
 
 @attrs.define
 class Call:
-    """What is known of one call."""
+    """What is known about one call."""
 
     id: str
     kind: str = ""
@@ -42,7 +42,7 @@ class Call:
     is_over: bool = False
 
     def merge(self, said: Message) -> None:
-        """Take in a further piece."""
+        """Add another piece."""
         meta = mapping(said, "_meta")
         self.title = text(said, "title") or self.title
         self.first_title = self.first_title or self.title
@@ -60,7 +60,7 @@ class Call:
         self.printed = text(mapping(meta, "terminal_output"), "data") or self.printed
 
     def name(self, profile: Profile) -> str:
-        """The tool."""
+        """The tool's name."""
         if self.stated_name:
             return self.stated_name
         found = profile.name_in_id.fullmatch(self.id) if profile.name_in_id is not None else None
@@ -69,7 +69,7 @@ class Call:
         return (self.first_title if profile.title_is_name else "") or self.kind or "tool"
 
     def input(self) -> Message:
-        """The arguments; where the agent does not tell them, what can be known of them."""
+        """The arguments; if the agent does not report them, what can be inferred."""
         if self.raw_input:
             return self.raw_input
         if self.kind == "execute":
@@ -91,7 +91,7 @@ class Call:
         return plain_text(blocks)
 
     def output(self) -> str:
-        """What it gave."""
+        """The call's output."""
         raw = self.raw_output
         if isinstance(raw, Mapping):
             raw = next(
@@ -105,7 +105,7 @@ class Call:
 
 
 class ToolCalls:
-    """Those of one turn. Each is announced once and ended once."""
+    """The calls of one turn. Each is announced once and ended once."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
@@ -119,16 +119,16 @@ class ToolCalls:
 
     @property
     def has_held_back(self) -> bool:
-        """Whether there are calls that nobody has been told of."""
+        """Whether there are calls that have not been announced."""
         return any(not call.is_announced for call in self._calls.values())
 
     @property
     def open(self) -> list[Call]:
-        """Those that have begun and not ended, for any thread."""
+        """Calls that have begun and not ended; for any thread."""
         return [call for call in list(self._calls.values()) if call.is_announced and not call.is_over]
 
     def told(self, said: Message, is_first: bool) -> Iterator[AgentEvent]:
-        """A piece about a call: of the kind that begins one, or any other."""
+        """Take in a piece about a call; `is_first` if it is of the kind that begins one."""
         call = self.merged(said, begins=is_first and text(said, "status") not in ENDS)
         if call is None:
             return
@@ -142,10 +142,9 @@ class ToolCalls:
             yield from self.ended(call, output, has_failed or call.status == "failed")
 
     def merged(self, said: Message, *, begins: bool = False) -> Call | None:
-        """The call that this is about; None if it has ended, or has no name.
+        """The call that this piece is about; None if the call has ended or has no id.
 
-        Not every model's API has ids of its own for the calls of each message: a call may begin with an id of one
-        that has ended.
+        Not every model's API uses new ids in each message: a new call may have the id of one that has ended.
         """
         name = text(said, "toolCallId")
         if not name:
@@ -159,23 +158,23 @@ class ToolCalls:
         return call
 
     def announced(self, call: Call) -> Iterator[AgentEvent]:
-        """Say that there is this call, if that has not been said."""
+        """Announce this call, unless that was done before."""
         if not call.is_announced:
             call.is_announced = True
             yield AgentToolUseEvent(call.name(self._profile), call.id, call.input(), call.parent)
 
     def ended(self, call: Call, output: str, is_error: bool) -> Iterator[AgentEvent]:
-        """Say how it ended."""
+        """Report how the call ended."""
         call.is_over = True
         yield AgentToolResultEvent(call.id, output, is_error, call.parent)
 
     def announce_all(self) -> Iterator[AgentEvent]:
-        """The agent goes on: what was said of these calls is all that there is."""
+        """The agent goes on, so nothing more will be said about these calls: announce them."""
         for call in self._calls.values():
             yield from self.announced(call)
 
     def end_all(self) -> Iterator[AgentEvent]:
-        """The turn is over, and with it the calls that have no end."""
+        """The turn is over: end the calls that are still open."""
         yield from self.announce_all()
         for call in self.open:
             yield from self.ended(call, call.output() or UNFINISHED, True)
@@ -193,7 +192,7 @@ def _sides(diff: Message) -> Message:
 
 
 def _arguments(words: str) -> Message | None:
-    """A JSON object in words: an MCP tool's arguments."""
+    """A JSON object in a text: an MCP tool's arguments."""
     if not words.lstrip().startswith("{"):
         return None
     try:

@@ -1,8 +1,8 @@
-"""The JSON schemas that Claude Code takes for an answer (2.1.326).
+"""Turns JSON schemas into the form that Claude Code takes for an answer (2.1.326).
 
-It reads them with Ajv, in its strict mode and by draft 7. One that has another word in it ends a one-shot run; a live
-session drops it without a word. So what only describes or limits a value is left out, for the answer is checked here
-anyway, and a schema that needs more than draft 7 has is told in the prompt.
+It reads them with Ajv, in strict mode and as draft 7. A schema with any other keyword ends a one-shot run; a live
+session silently drops it. So keywords that only describe or limit a value are left out, because we check the answer
+anyway, and a schema that needs more than draft 7 goes into the prompt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from ...schema.convert import equal
 from ...schema.validate import check_schema, is_common_pattern
 
-VALUES = frozenset({"const", "default", "examples"})  # What they hold is no part of the schema.
+VALUES = frozenset({"const", "default", "examples"})  # Their values are not schemas.
 KEPT = VALUES | frozenset(
     {"$ref", "type", "title", "description", "format", "pattern", "minLength", "maxLength", "uniqueItems"}
     | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
@@ -23,7 +23,7 @@ KEPT = VALUES | frozenset(
 WITH_SCHEMA = frozenset({"items", "additionalProperties", "not", "propertyNames", "contains", "if", "then", "else"})
 WITH_SCHEMAS = frozenset({"anyOf", "oneOf", "allOf"})
 WITH_NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-# Of later drafts. They say what a value is, so the model has to know of them.
+# Keywords of later drafts. They say what a value is, so the model has to know about them.
 LATER = frozenset(
     {"prefixItems", "dependentSchemas", "dependentRequired", "unevaluatedProperties", "unevaluatedItems"}
     | {"minContains", "maxContains", "$dynamicRef", "$recursiveRef"}
@@ -35,10 +35,10 @@ class _NotTaken(Exception):
 
 
 def accepted(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The same schema as Claude takes it; None if there is no such form."""
+    """The same schema in the form that Claude takes; None if it has no such form."""
     try:
         made = _part(schema)
-        check_schema(made)  # A reference may lead to a word that was left out.
+        check_schema(made)  # A reference may point to a keyword that was left out.
     except (_NotTaken, ValueError):
         return None
     assert isinstance(made, dict)
@@ -67,7 +67,7 @@ def _part(schema: Any) -> Any:
 
 
 def _names_meet_patterns(schema: Mapping[str, Any]) -> bool:
-    """Whether a field may have two schemas, by its name and by a pattern."""
+    """Whether a field may have two schemas, one by its name and one by a pattern."""
     patterns, names = schema.get("patternProperties", {}), schema.get("properties", {})
     return any(not is_common_pattern(one) or any(re.search(one, name) for name in names) for one in patterns)
 

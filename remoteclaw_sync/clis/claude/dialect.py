@@ -41,19 +41,19 @@ LINGER_WITH_SHELLS = 7.0
 
 MCP_FAILED = ("failed", "needs-auth", "disabled")
 
-SYNTHETIC_MODEL = "<synthetic>"  # Claude's own words in the place of an answer: API errors, output of /commands.
+SYNTHETIC_MODEL = "<synthetic>"  # Claude's own words in place of an answer: API errors, output of /commands.
 TOLD_BLOCKS = frozenset({"text", "thinking"})
 TOOL_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
-# As a type: every line has a "parent_tool_use_id", and every usage a "server_tool_use".
+# Only as a type: every line has a "parent_tool_use_id", and every usage a "server_tool_use".
 TOOL_CALL = re.compile(rb'"type": ?"(?:server_|mcp_)?tool_use"')
 KNOWN_BLOCKS = TOLD_BLOCKS | TOOL_BLOCKS
-# Between the texts of two turns there is no other event that would keep their words apart.
+# Goes between the texts of two turns: no other event keeps their words apart.
 TURN_BREAK = "\n\n"
-# What a call gets of a tool that "read-only" leaves out: Claude 2.1.197, 2.1.326.
+# The result of calling a tool that "read-only" removes: Claude 2.1.197, 2.1.326.
 TOOL_DISABLED = ("exists but is not enabled in this context", "is disabled for this session")
-ANSWER_TOOL = "StructuredOutput"  # By which the model gives an answer that has a schema: no tool of the agent's.
+ANSWER_TOOL = "StructuredOutput"  # The model gives answers with a schema through it; not one of the agent's tools.
 LIMIT_SUBTYPES = ("error_max_turns", "error_max_budget_usd")
-SHELL_TASK = "local_bash"  # A background task for which Claude does not hold back the end of its run.
+SHELL_TASK = "local_bash"  # A background task for which Claude does not delay its result.
 CUT_OFF = "the model's answer broke off and was asked for again; the text so far is not part of the answer"
 ROOT_HINT = "run as another user, or set IS_SANDBOX=1 in `env` if this is a container made for it"
 
@@ -72,27 +72,27 @@ class ClaudeDialect(Dialect):
 
     def __init__(self) -> None:
         self._mcp_names: set[str] = set()  # The caller's servers whose failure has not been reported.
-        self._has_limits = False  # By flags of Claude's own.
+        self._has_limits = False  # Set by Claude's own flags.
         self._totals = self._before = Totals()  # Of the process: now, and when the turn began.
         self._forget_turn()
         super().__init__()
 
     def _forget_turn(self) -> None:
-        """What is known of one turn begins here."""
+        """Forget what is known about the previous turn."""
         # The message that is being streamed; its blocks by their index.
         self._message_id: object = None
         self._blocks: dict[object, StreamedBlock] = {}
         self._in_stream = False
-        self._last_words = ""  # Of the answer.
+        self._last_words = ""  # The last piece of the answer.
         self._turn_ended = False  # The last words were an earlier turn's.
         self._tool_names: dict[str, str] = {}  # Tool calls reported so far, by id.
         self._tool_failures: dict[str, str] = {}
         self._api_error_kind = ""
-        self._usage: AgentUsage | None = None  # Of the turns of this prompt, as far as they were told.
+        self._usage: AgentUsage | None = None  # Of the turns of this prompt that have been reported.
         self._counted: set[object] = set()  # Messages of the model whose tokens are in `so_far`.
         self._asked_with = AgentUsage()
-        self._agents: set[str] = set()  # Sub-agents at work, for which Claude does not end.
-        self._shells: set[str] = set()  # Shells at work, for which it waits a little.
+        self._agents: set[str] = set()  # Running sub-agents; Claude does not end before they do.
+        self._shells: set[str] = set()  # Running shells; Claude waits a little for them.
         self._success_held = False
 
     def recall(self, facts: Mapping[str, Any]) -> None:
@@ -107,7 +107,7 @@ class ClaudeDialect(Dialect):
     def on_stream_event(self, line: Message) -> AgentEvent | None:
         event = line.get("event")
         if type(event) is not dict or line.get("parent_tool_use_id") is not None:
-            return None  # A sub-agent's says nothing new: its tool calls come as `assistant` lines.
+            return None  # A sub-agent's event says nothing new: its tool calls come as `assistant` lines.
         kind = event.get("type")
         if kind == "content_block_delta":
             return self._on_delta(event)
@@ -119,7 +119,7 @@ class ClaudeDialect(Dialect):
             return self._on_message_start(mapping(event, "message"))
         if kind == "message_delta":
             self._count_answer(event)
-        elif kind == "message_stop" and not line.get("abandoned_blocks"):  # Else it is asked for again (2.1.326).
+        elif kind == "message_stop" and not line.get("abandoned_blocks"):  # Otherwise Claude asks again (2.1.326).
             self._in_stream = False
         return None
 
@@ -131,7 +131,7 @@ class ClaudeDialect(Dialect):
         self._count_request(message)
         return warning
 
-    # What the requests of a turn use, as they come: the account of all, sub-agents included, is in the `result` line.
+    # Counts what the requests of a turn use while it goes on. The total, with sub-agents, is in the `result` line.
 
     def _count_request(self, message: Message) -> None:
         """The model has begun to answer. How long the answer will be is not known yet."""
@@ -142,14 +142,14 @@ class ClaudeDialect(Dialect):
         self.outcome.so_far = (self.outcome.so_far or AgentUsage()) + self._asked_with
 
     def _count_answer(self, event: Message) -> None:
-        """It has ended its answer. Some providers count the input only now."""
+        """The model has ended its answer. Some providers report the input only now."""
         counts = usage_of(event)
         late = counts if self._asked_with == AgentUsage() else AgentUsage(output_tokens=counts.output_tokens)
         self.outcome.so_far = (self.outcome.so_far or AgentUsage()) + late
         self.outcome.asks_again = mapping(event, "delta").get("stop_reason") == "tool_use"
 
     def _count_unstreamed(self, message: Message, parent: str | None) -> None:
-        """An answer that comes whole: a sub-agent's, or after a stream that was cut."""
+        """An answer that arrives whole: a sub-agent's, or one after a stream that was cut off."""
         name = message.get("id")
         if name is None or name in self._counted or (parent is None and self._is_streamed(name)):
             return
@@ -168,10 +168,10 @@ class ClaudeDialect(Dialect):
         return self._told(kind, piece)
 
     def _on_delta(self, event: Message) -> AgentEvent | None:
-        """A further piece of a block. Text and thinking are passed on at once, if the block is of that kind.
+        """Another piece of a block. Text and thinking are passed on at once, if the block is of that kind.
 
-        Any other delta (a signature, citations, whatever a newer Claude has) is not: what matters of it comes once
-        more, in the whole message.
+        Any other delta (a signature, citations, whatever a newer Claude has) is not: what matters in it comes again
+        in the whole message.
         """
         delta, index = event.get("delta"), event.get("index")
         if type(delta) is not dict:
@@ -197,8 +197,8 @@ class ClaudeDialect(Dialect):
         return self._answer(piece) if kind == "text" else AgentThinkingEvent(piece)
 
     def _unannounced(self, event: Message, block: StreamedBlock | None, kind: str) -> StreamedBlock | None:
-        """The block that a delta belongs to, if that was not announced, or by a name that we do not know: then its
-        deltas say what it is. None for one that is known to be something else."""
+        """The block that a delta belongs to, if the block was not announced, or has a kind that we do not know: then
+        its deltas say what it is. None for a block that is known to be something else."""
         if block is None:
             block = self._blocks[_index(event)] = StreamedBlock(kind, {})
         elif block.kind in KNOWN_BLOCKS or text(block.start, kind):
@@ -227,7 +227,7 @@ class ClaudeDialect(Dialect):
         return AgentTextEvent(words)
 
     def _cut_off(self) -> AgentEvent | None:
-        """A warning, if the message being streamed is abandoned halfway."""
+        """A warning if the message being streamed is abandoned halfway."""
         half_told = self._in_stream and any(
             block.kind == "text" and block.length and not block.told_whole for block in self._blocks.values()
         )
@@ -237,10 +237,10 @@ class ClaudeDialect(Dialect):
     # --- whole messages -------------------------------------------------------------------------------------
 
     def on_assistant(self, line: Message) -> list[AgentEvent]:
-        """A block that is complete: text and thinking as far as they were not streamed, and tool calls.
+        """A complete block: text and thinking that were not streamed, and tool calls.
 
-        Most lines repeat what has been streamed. After a stream that was cut or idle Claude asks again without
-        streaming, and the answer comes in this form only, under a new message id.
+        Most lines repeat what has been streamed. After a stream that was cut off or idle, Claude asks again without
+        streaming, and the answer comes only in this form, under a new message id.
         """
         message, parent = mapping(line, "message"), text(line, "parent_tool_use_id") or None
         if message.get("model") == SYNTHETIC_MODEL:
@@ -273,13 +273,13 @@ class ClaudeDialect(Dialect):
         return whole
 
     def _is_streamed(self, message_id: object) -> bool:
-        """Whether this is the message that is being streamed. One without an id is taken for it: an answer that is
-        told twice is worse than one that a cut stream leaves without its beginning."""
+        """Whether this is the message that is being streamed. One without an id is taken for it: reporting an answer
+        twice is worse than losing the beginning of one whose stream was cut off."""
         return message_id == self._message_id or message_id is None or self._message_id is None
 
     def _tool_use(self, tool_id: str, name: str, arguments: Message, parent: str | None) -> AgentEvent | None:
         if tool_id in self._tool_names:
-            return None  # Reported already: each comes twice, streamed and whole.
+            return None  # Already reported: each call comes twice, streamed and whole.
         self._tool_names[tool_id] = name
         if name == ANSWER_TOOL:
             return None
@@ -308,7 +308,7 @@ class ClaudeDialect(Dialect):
     def on_system(self, line: Message) -> Extracted:
         match line.get("subtype"):
             case "init":
-                # Again before each further turn, which a background task that ended has begun.
+                # Comes again before each further turn, which the end of a background task begins.
                 self.outcome.session_id = text(line, "session_id") or self.outcome.session_id
                 self._success_held = False
                 self._turn_ended = bool(self._last_words)
@@ -340,12 +340,12 @@ class ClaudeDialect(Dialect):
         return failed
 
     def on_rate_limit(self, line: Message) -> None:
-        """The state of a subscription's limits; of interest if a request was refused for one of them."""
+        """The state of a subscription's limits; it matters if a request was refused for one of them."""
         limit = mapping(line, "rate_limit_info")
         self.outcome.resets_at = number(limit, "resetsAt") if limit.get("status") == "rejected" else None
 
     def on_result(self, line: Message) -> AgentEvent | None:
-        """The end of a turn, mostly the last; further turns follow where background tasks were started."""
+        """The end of a turn, usually the last; more turns follow if background tasks were started."""
         self._account(line)
         for denial in objects(line, "permission_denials"):
             self._deny(text(denial, "tool_name"), text(denial, "tool_use_id"))
@@ -360,7 +360,7 @@ class ClaudeDialect(Dialect):
             self._success_held = True  # Not the end: Claude waits for them, minutes if need be.
         else:
             self.outcome.succeed()
-        # The output of a /command is not a message of the model.
+        # The output of a /command is not a message from the model.
         unsaid = "" if self._last_words else text(line, "result")
         return self._answer(unsaid) if unsaid else None
 
@@ -373,7 +373,7 @@ class ClaudeDialect(Dialect):
             outcome.usage = self._usage
             outcome.total_cost_usd = (outcome.total_cost_usd or 0.0) + said.recent_cost
         else:
-            # The process's own total is right also where the turns' numbers leave out sub-agents and fallbacks.
+            # The process's own total is right even if the turns' numbers leave out sub-agents and fallbacks.
             of_process = used_since(before.usage, said.total) if said.total != AgentUsage() else None
             outcome.usage = of_process or self._usage
             if said.cost is not None:
@@ -399,7 +399,7 @@ class ClaudeDialect(Dialect):
 
     def at_exit(self, ended: Ended) -> Closing:
         if self._success_held and ended.exit_code == 0:
-            return Closing(succeeded=True)  # It gave up waiting for its sub-agents.
+            return Closing(succeeded=True)  # Claude gave up waiting for its sub-agents.
         said = readable_stderr(ended.said) if ended.said else ""
         if not said or ended.exit_code is None or ended.exit_code < 0:
             return Closing()

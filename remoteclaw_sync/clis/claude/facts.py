@@ -1,4 +1,4 @@
-"""What is known of Claude Code before it is run."""
+"""What we know about Claude Code before it is run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..facts import CliFacts, Environment, Support, home_of
 
 
 def state_folder(env: Environment) -> str:
-    """Where it keeps its login, settings and sessions."""
+    """Where Claude keeps its login, settings and sessions."""
     return env.get("CLAUDE_CONFIG_DIR") or os.path.join(home_of(env), ".claude")
 
 

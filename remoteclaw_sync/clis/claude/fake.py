@@ -1,4 +1,4 @@
-"""What Claude Code would print: the lines of its fake (see `remoteclaw_sync.testing`)."""
+"""The lines that Claude Code would print, for its fake (see `remoteclaw_sync.testing`)."""
 
 from __future__ import annotations
 

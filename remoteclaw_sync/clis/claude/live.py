@@ -1,8 +1,8 @@
-"""Claude Code's control protocol, as of 2.1.326: the lines that go both ways while a process stays.
+"""Claude Code's control protocol, as of 2.1.326: the lines in both directions with a process that stays.
 
 The lines of a turn are those of a one-shot run, read by the same handlers. Nothing on the wire says which prompt
-a line belongs to; so one prompt is in flight at a time, and prompts have ids by which a `result` (2.1.326), or the echo
-of the prompt (2.1.197), tells whether words that came while the turn ran were part of it.
+a line belongs to, so only one prompt is in flight at a time. Prompts have ids, and a `result` (2.1.326) or the echo of
+the prompt (2.1.197) shows by them whether steering was part of the turn.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from ...wire.fields import Message, items, mapping, number, text
 from .dialect import ClaudeDialect
 from .messages import answer_schema, user_line
 
-# What keeps a process to one result for each prompt, and has the model see the tools of MCP servers at once.
+# These make a process return one result for each prompt, and make the model see the tools of MCP servers at once.
 LIVE_ENV = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1", "ENABLE_TOOL_SEARCH": "false"}
 LIVE_ARGS = ("--input-format=stream-json", "--permission-prompt-tool=stdio", "--replay-user-messages")
 
-COST_REQUEST = "get_usage"  # 2.1.326 has it; an older one refuses it, and its costs are known when the turn is over.
+COST_REQUEST = "get_usage"  # 2.1.326 has it; older ones refuse it, and show costs only when the turn is over.
 QUESTION_TOOL = "AskUserQuestion"
 NO_FORMS = "an MCP server asked the user to fill in a form, which was declined"
-UNASKED = "task-notification"  # The origin of a turn that a background task has begun.
-# Modes that a running process can change to. The others are matters of its start: "read-only" takes tools away, and
-# "bypass" needs a flag, with which (2.1.197) other modes would ask less than they should.
+UNASKED = "task-notification"  # The origin of a turn that a background task has started.
+# Modes that a running process can change to. The others must be set at its start: "read-only" removes tools, and
+# "bypass" needs a flag with which (2.1.197) other modes would ask less than they should.
 CHANGEABLE: dict[PermissionMode, str] = {"default": "default", "accept-edits": "acceptEdits"}
 
 
@@ -59,18 +59,18 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
         super().__init__()
         self._prompt_syntax = prompt_syntax
         self._numbers = itertools.count(1)
-        self._asked: dict[str, str] = {}  # Our requests that have no answer yet: what they are about.
+        self._asked: dict[str, str] = {}  # Our unanswered requests, and what they are about.
         self._open: dict[str, Message] = {}  # Claude's requests for permission, with the arguments of the call.
         self._parents: dict[str, str | None] = {}  # Of tool calls.
         self._is_ready = False
-        self._own_mode: str | None = None  # What the user's settings say.
+        self._own_mode: str | None = None  # The mode in the user's settings.
         self._as_text = True
         self._prompts: set[str] = set()  # All prompts of the turn.
         self._unanswered: set[str] = set()
         self._has_begun = False
         self._echoed = False
         self._interrupted = False
-        self._cost_before: float | None = None  # When the turn began, if it has a limit on costs.
+        self._cost_before: float | None = None  # At the beginning of the turn, if it has a cost limit.
         self._wants_cost = False
 
     @property
@@ -88,7 +88,7 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
     # --- what is said to Claude -----------------------------------------------------------------------------
 
     def opening(self, fields: AgentExecuteParams) -> bytes:
-        schema = answer_schema(fields)  # Of all answers of this process.
+        schema = answer_schema(fields)  # For all answers of this process.
         return self._request("initialize", hooks=None, **({} if schema is None else {"jsonSchema": schema}))
 
     def begin_turn(self, params: AgentExecuteParams) -> bytes:
@@ -140,7 +140,7 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
             # All of the input, changed or not: Claude up to 2.1.206 refuses an answer without it.
             allowed = dict(asked if decision.input is None else decision.input)
             if decision.answers is not None:
-                # Of several options, Claude takes one string.
+                # Claude takes several options as one string.
                 allowed["answers"] = {
                     question: ", ".join(map(str, answer)) if isinstance(answer, list | tuple) else answer
                     for question, answer in decision.answers.items()
@@ -169,7 +169,7 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
         return None
 
     def _note_cost(self, total: float | None) -> None:
-        """What the process has cost so far; asked for at the turn's beginning, and after each answer of the model."""
+        """What the process has cost so far; we ask at the turn's beginning, and after each answer of the model."""
         if total is not None and self._cost_before is None:
             self._cost_before = total
         elif total is not None and self._cost_before is not None:
@@ -189,7 +189,7 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
         if request.get("subtype") == "elicitation":
             self.outbox.append(_response(name, {"action": "decline"}))
             return AgentErrorEvent(NO_FORMS, errors.CLI_WARNING)
-        # Always answer: Claude would wait forever.
+        # Always answer, or Claude would wait forever.
         self.outbox.append(_refusal(name, f"this client does not know {text(request, 'subtype') or 'that'!r}"))
         return None
 
@@ -237,14 +237,14 @@ class ClaudeLiveDialect(LiveDialect, ClaudeDialect):
         answered = {name for name in items(line, "user_message_uuids") if isinstance(name, str)}
         answered |= {text(line, "user_message_uuid")} - {""}
         if text(mapping(line, "origin"), "kind") == UNASKED or (answered and not answered & self._prompts):
-            return None  # Of a turn that nobody has asked for, or that is over.
-        self._agents.clear()  # All run in the foreground: those not reported as ended have ended.
+            return None  # The result of a turn that nobody has asked for, or that is over.
+        self._agents.clear()  # All ran in the foreground, so they have ended even if that was not reported.
         self._unanswered -= answered
         if not answered and not self._echoed:
-            self._unanswered.clear()  # An old Claude, which does not say.
+            self._unanswered.clear()  # An old Claude does not say which were answered.
         event = super().on_result(line)
         if self._unanswered and not self._interrupted:
-            self.outcome.reopen()  # Words that were not part of this turn are the next one's.
+            self.outcome.reopen()  # Prompts that were not part of this turn belong to the next.
         return event
 
 

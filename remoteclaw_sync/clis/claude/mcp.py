@@ -1,4 +1,4 @@
-"""How the caller's MCP servers are written down for Claude. Pure: values in, values out."""
+"""The caller's MCP servers in Claude's format. Pure: values in, values out."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..mcp_entries import Protect, Servers, protected, stdio_entry
 
 
 def claude_entries(servers: Servers, protect: Protect) -> dict[str, Any]:
-    """For the `mcpServers` object of `--mcp-config`."""
+    """The entries for the `mcpServers` object of `--mcp-config`."""
     return {name: _entry(server, protect) for name, server in servers.items()}
 
 
 def _entry(server: McpServerConfig, protect: Protect) -> dict[str, Any]:
-    # Claude (2.1.326) keeps the tools of a server behind its ToolSearch tool, so that the model does not know them in
+    # Claude (2.1.326) hides the tools of a server behind its ToolSearch tool, so that the model does not know them in
     # the first request, unless the entry says this. The user's own servers stay as they are.
     offered = {"alwaysLoad": True}
     if server.url is not None:

@@ -1,4 +1,4 @@
-"""What Claude's lines hold, apart from the run they belong to: prompts in, streamed blocks, usage, failures."""
+"""What Claude's lines contain, independent of the run: prompts, streamed blocks, usage, failures."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ..shared import image_type, without_colours
 
 # --- in: a prompt that is text, and images ---------------------------------------------------------------------
 
-MAX_IMAGE_BYTES = 32 * 1024 * 1024  # The largest request that the API takes, with all that is in it.
+MAX_IMAGE_BYTES = 32 * 1024 * 1024  # The largest request that the API takes, including everything in it.
 
 
 def image_media_type(path: str | os.PathLike[str]) -> str:
-    """The media type of an image file. Raises ValueError naming `images` if Claude cannot be shown it."""
+    """The media type of an image file. Raises ValueError naming `images` if Claude cannot take it."""
     media_type = image_type("images", path)
     if os.path.getsize(path) > MAX_IMAGE_BYTES:
         shown = os.fspath(path)
@@ -33,7 +33,7 @@ def image_media_type(path: str | os.PathLike[str]) -> str:
 
 
 def looks_like_syntax(prompt: str) -> bool:
-    """Whether Claude would take something in it for a /command or a @file."""
+    """Whether Claude would take something in the prompt for a /command or a @file."""
     return prompt.startswith("/") or "@" in prompt
 
 
@@ -42,9 +42,9 @@ def user_line(
 ) -> bytes:
     """One line of `--input-format stream-json`. The `uuid` identifies it in later lines.
 
-    Claude (2.1.197) looks for a /command and for @files in the last block only. As text, therefore, a prompt that has
-    any is not the last: images follow it, or an empty text, which Claude drops before it asks the model. (2.1.48 does
-    not, and the API takes none; so no other prompt has one.)
+    Claude (2.1.197) looks for a /command and for @files only in the last block. So, as text, a prompt that has any is
+    not the last block: images follow it, or an empty text, which Claude drops before it asks the model. (2.1.48 does
+    not drop it, and the API does not accept empty texts, so other prompts get none.)
     """
     said: Message = {"type": "text", "text": prompt}
     shown = [_image_block(path) for path in images]
@@ -64,7 +64,7 @@ def _image_block(path: str | os.PathLike[str]) -> Message:
 
 
 def answer_schema(params: AgentExecuteParams) -> Message | None:
-    """What Claude checks the answer against, if it does."""
+    """The schema that Claude checks the answer against, if any."""
     schema: Message | None = None if params.output_type is None else params.output_type.native
     return schema
 
@@ -80,8 +80,8 @@ class StreamedBlock:
     def __init__(self, kind: str, start: Message) -> None:
         self.kind = kind
         self.start = start
-        self.length = 0  # Characters of it that the consumer has.
-        self.told_whole = False  # Its `assistant` line has come.
+        self.length = 0  # How many of its characters the consumer has.
+        self.told_whole = False  # Its `assistant` line has arrived.
         self.input_parts: list[str] = []
 
     def tool_input(self) -> Message:
@@ -98,7 +98,7 @@ class StreamedBlock:
 
 @attrs.frozen
 class Totals:
-    """What a process has used since its start, as its last `result` line says."""
+    """What a process has used since its start, according to its last `result` line."""
 
     usage: AgentUsage = AgentUsage()
     cost: float = 0.0
@@ -107,15 +107,15 @@ class Totals:
 
 @attrs.frozen(kw_only=True)
 class Account:
-    """What a `result` line says of usage, cost and time."""
+    """What a `result` line says about usage, cost and time."""
 
     of_turn: AgentUsage  # The main thread of one turn. Zero after a fallback to no streaming, and after a budget abort.
     total: AgentUsage  # All that this process has used so far, sub-agents and fallbacks included.
-    # Since the process's last `result` line, if it says so (2.1.326 does, 2.1.197 does not). Where it does, the totals
-    # of a resumed session include its earlier runs.
+    # Since the process's last `result` line, if it is reported (in 2.1.326, not in 2.1.197). If it is, the totals of a
+    # resumed session include its earlier runs.
     recent: AgentUsage | None
     recent_cost: float
-    cost: float | None  # In USD, of the process, as the duration is.
+    cost: float | None  # In USD. Of the whole process, like the duration.
     api_duration: float | None
     num_turns: int
     stop_reason: str
@@ -133,9 +133,9 @@ def usage_of(message: Message) -> AgentUsage:
 
 
 def account_of(result: Message) -> Account:
-    """Read it from a `result` line."""
+    """Read the account from a `result` line."""
     of_turn, models = usage_of(result), mapping(result, "modelUsage")
-    recent = result.get("model_usage_since_last_result")  # Empty if the line before has counted all: nothing is new.
+    recent = result.get("model_usage_since_last_result")  # Empty if the line before has counted everything.
     return Account(
         of_turn=of_turn,
         cost=number(result, "total_cost_usd"),
@@ -166,7 +166,7 @@ def _cost_of_models(models: Message) -> float:
 
 
 # `error` of the synthetic message that stands for an API error. Not here: "unknown", "invalid_request" and
-# "server_error" (also said of a refused connection), for which the status and the message say more.
+# "server_error" (also used for a refused connection), for which the status and the message say more.
 KIND_SUBTYPES: Mapping[str, ErrorSubtype] = {
     "authentication_failed": "auth",
     "oauth_org_not_allowed": "auth",
@@ -181,7 +181,7 @@ RESULT_SUBTYPES: Mapping[str, ErrorSubtype] = {
     "error_max_budget_usd": "max_turns",
     "error_max_structured_output_retries": "invalid_output",
 }
-# Lines that Claude logs for its own developers beside the real error.
+# Lines that Claude logs for its own developers along with the real error.
 DIAGNOSTIC_PREFIX = "[ede_diagnostic]"
 
 
@@ -197,7 +197,7 @@ def failure_message(result: Message) -> str:
 
 
 def failure_code(result: Message, kind: str) -> str:
-    """Claude's own name for it, if it has one that says anything."""
+    """Claude's own name for the failure, if it has a meaningful one."""
     subtype = text(result, "subtype")
     if subtype.startswith("error_"):
         return subtype
@@ -205,7 +205,7 @@ def failure_code(result: Message, kind: str) -> str:
 
 
 def failure_subtype(result: Message, kind: str, message: str) -> ErrorSubtype:
-    """Which of our kinds of failure it is."""
+    """Which of our kinds of failure this is."""
     subtype, reason = text(result, "subtype"), text(result, "terminal_reason")
     known = RESULT_SUBTYPES.get(subtype) or KIND_SUBTYPES.get(kind)
     if reason == "prompt_too_long":
@@ -220,7 +220,7 @@ def failure_subtype(result: Message, kind: str, message: str) -> ErrorSubtype:
 
 
 def retry_warning(line: Message) -> AgentErrorEvent:
-    """`system/api_retry` in words."""
+    """A warning for a `system/api_retry` line."""
     status = integer(line, "error_status")
     cause = f"HTTP {status}, {text(line, 'error')}" if status else "no connection"
     delay = (number(line, "retry_delay_ms") or 0.0) / 1000
@@ -230,13 +230,13 @@ def retry_warning(line: Message) -> AgentErrorEvent:
 
 # --- out: stderr ---------------------------------------------------------------------------------------------------
 
-# Frames, and the source lines with a caret below that Bun prints above them.
+# Stack frames, and the source lines with a caret below them that Bun prints above the frames.
 _STACK = re.compile(r"^\s+at |^\s*\d+ \| |^\s*\^\s*$")
 MAX_EXPLANATION = 1_000
 
 
 def readable_stderr(stderr: str) -> str:
-    """What Claude says there to people: no colours, no stack trace."""
+    """What stderr says to people: no colours, no stack trace."""
     lines = (without_colours(line).rstrip() for line in stderr.split("\n"))
     return "\n".join(line for line in lines if line and not _STACK.match(line))[:MAX_EXPLANATION]
 

@@ -1,7 +1,7 @@
 """Claude Code's sessions (2.1.326): `projects/<slug of the folder>/<id>.jsonl`, and beside it the folder `<id>/` with
 the records of sub-agents and the long outputs of tools.
 
-A session that lies under the slug of another folder can be resumed there. Claude itself looks nowhere else.
+A session that is stored under another folder's slug can be resumed in that folder. Claude itself looks nowhere else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONGEST_SLUG = 200  # A longer one is cut, and ends with a hash that depends on 
 
 @attrs.frozen
 class ClaudeSessions:
-    """Those in the `projects` of this state folder, for this working directory."""
+    """The sessions in the `projects` of this state folder, for this working directory."""
 
     _state_folder: str
     _cwd: str
@@ -56,7 +56,7 @@ class ClaudeSessions:
         for name, data in content.items():
             if name != LOG:
                 write_below(root, f"{slug}/{session_id}/{name}", data)
-        write_below(root, f"{slug}/{session_id}.jsonl", content[LOG])  # Last: now there is a session.
+        write_below(root, f"{slug}/{session_id}.jsonl", content[LOG])  # Last, because it makes the session exist.
 
     def _find(self, session_id: str) -> str:
         here = os.path.join(self._folder(), f"{session_id}.jsonl")

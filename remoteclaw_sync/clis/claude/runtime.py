@@ -27,7 +27,7 @@ from .portable import ClaudeSessions
 
 OUTPUT_ARGS = ("-p", "--output-format=stream-json", "--verbose", "--include-partial-messages")
 
-# "read-only" is not Claude's plan mode: there, shell commands still run that a rule in the user's settings allows.
+# "read-only" is not Claude's plan mode, which still runs shell commands that a rule in the user's settings allows.
 # Tools that do not exist cannot be allowed. Glob and Grep are off by default, since the shell can do as much.
 READ_ONLY_TOOLS = "Read,Glob,Grep,WebFetch,WebSearch,Agent,Skill"
 PERMISSION_ARGS: Mapping[PermissionMode, tuple[str, ...]] = {
@@ -37,8 +37,8 @@ PERMISSION_ARGS: Mapping[PermissionMode, tuple[str, ...]] = {
     "bypass": ("--permission-mode=bypassPermissions",),
 }
 
-# What Claude passes to the programs it starts. Inherited by another Claude they make it a child session (which is not
-# stored, so it cannot be resumed), or connect it to the outer one's editor.
+# Claude passes these to the programs it starts. If another Claude inherits them, they make it a child session (which is
+# not stored, so it cannot be resumed), or connect it to the outer one's editor.
 NESTING_VARIABLES = (
     "CLAUDECODE",
     "CLAUDE_CODE_ENTRYPOINT",
@@ -51,7 +51,7 @@ NESTING_VARIABLES = (
     "AI_AGENT",
 )
 
-MAX_SCHEMA_ARGUMENT = 100_000  # Characters; Linux takes no argument of over 128 KiB.
+MAX_SCHEMA_ARGUMENT = 100_000  # Characters; Linux accepts no argument over 128 KiB.
 CONFIG_READ = b'"subtype":"init"'  # Printed when the MCP servers of the configuration have been started.
 
 
@@ -62,7 +62,7 @@ class ClaudeCliRuntime(DialectRuntime):
         command: the program, a name on PATH, a path, or a sequence (program and first arguments).
         timeout: seconds of silence after which the run is ended; None for no limit.
         prompt_syntax: "text" (a prompt `/clear` or `@file` reaches the model as written) or "cli" (Claude runs
-            /commands and reads @files); a run's own `prompt_syntax` goes before it.
+            /commands and reads @files); a run's own `prompt_syntax` takes precedence.
         options: those of `CLIRuntimeBase`; `linger` is at least 7 s while a background shell runs. Claude 2.1.197
             ends such a shell after 5 s, 2.1.326 waits as long as `linger` allows.
     """
@@ -72,7 +72,7 @@ class ClaudeCliRuntime(DialectRuntime):
     install_hint = FACTS.install_hint
     DIALECT = ClaudeDialect
 
-    # Of one run: set in its copy by `enter_run`.
+    # The state of one run, set in its copy by `enter_run`.
     _system_prompt_file: str | None = None
     _mcp_args: tuple[str, ...] = ()
     _mcp_env: Mapping[str, str] = {}
@@ -97,7 +97,7 @@ class ClaudeCliRuntime(DialectRuntime):
     def native_schema(self, schema: Mapping[str, Any], from_start: bool) -> dict[str, Any] | None:
         if not from_start:
             return None  # A process has one schema for all its turns, or none.
-        from .answer_schema import accepted  # Most runs need none of it.
+        from .answer_schema import accepted  # Most runs do not need it.
 
         made = accepted(schema)
         return None if made is None or len(json.dumps(made)) > MAX_SCHEMA_ARGUMENT else made
@@ -116,14 +116,14 @@ class ClaudeCliRuntime(DialectRuntime):
 
     def enter_run(self, params: AgentExecuteParams, resources: RunResources) -> None:
         if params.system_prompt is not None:
-            # In a file, because a command line ends at 128 KiB and every user of the machine can read it.
+            # In a file, because an argument may not exceed 128 KiB and every user of the machine can read it.
             self._system_prompt_file = resources.temporary_file(".txt", params.system_prompt.encode())
         self._has_limits = not self.is_live and bool(_limit_args(params))
         if params.mcp_servers:
             self._inject_mcp(params.mcp_servers, resources)
 
     def _inject_mcp(self, servers: Servers, resources: RunResources) -> None:
-        """In a private file and not in the arguments, because of the secrets; gone when Claude has read it."""
+        """Pass them in a private file, not as arguments, because of secrets; removed once Claude has read it."""
         hide = EnvReferences("${", "${{{}}}")
         config = json.dumps({"mcpServers": claude_entries(servers, hide)}).encode()
         file = PrivateFile(files.temporary_folder(), ".mcp.json", config, CONFIG_READ)
@@ -131,12 +131,12 @@ class ClaudeCliRuntime(DialectRuntime):
         trusted = [f"mcp__{tool_prefix_name(name)}" for name, server in servers.items() if server.trust]
         allow = (f"--allowedTools={','.join(trusted)}",) if trusted else ()
         self._mcp_args = (f"--mcp-config={file.path}", *allow)
-        # Otherwise a server that takes over 2 s is missing in the first request.
+        # Otherwise a server that takes over 2 s is missing from the first request.
         self._mcp_env = {"MCP_CONNECTION_NONBLOCKING": "0", **hide.variables}
         self._mcp_names = tuple(sorted(servers))
 
     def build_args(self, params: AgentExecuteParams) -> list[str]:
-        # `--flag=value` throughout: no value can be taken for a flag. (MCP's flags are variadic: `=` is a must.)
+        # `--flag=value` throughout: no value can be taken for a flag. (The MCP flags are variadic, so `=` is required.)
         args = [*OUTPUT_ARGS]
         if self.is_live:
             args.extend(LIVE_ARGS)
@@ -150,7 +150,7 @@ class ClaudeCliRuntime(DialectRuntime):
             args.append(f"--append-system-prompt-file={self._system_prompt_file}")
         elif params.system_prompt is not None:
             args.append(f"--append-system-prompt={params.system_prompt}")
-        if not self.is_live:  # Where they would count for the process, and not for the turn.
+        if not self.is_live:  # There they would count for the process, and not for the turn.
             args.extend(_limit_args(params))
         schema = answer_schema(params)
         if schema is not None and not self.is_live:
@@ -169,7 +169,7 @@ class ClaudeCliRuntime(DialectRuntime):
         return (params.prompt_syntax or self.prompt_syntax) == "text"
 
     def _structured(self, params: AgentExecuteParams) -> bool:
-        """Whether the prompt has to be sent as a JSON line: for images, and where Claude would see syntax."""
+        """Whether the prompt has to be sent as a JSON line: for images, or if Claude would see syntax in it."""
         return bool(params.images) or (looks_like_syntax(params.prompt) and self._as_text(params))
 
     def facts(self) -> dict[str, Any]:
@@ -178,6 +178,6 @@ class ClaudeCliRuntime(DialectRuntime):
 
 
 def _limit_args(params: AgentExecuteParams) -> list[str]:
-    """Limits that Claude holds by itself: it has a better account of its costs than its lines."""
+    """Limits that Claude enforces itself: it knows its costs better than its lines show."""
     turns = [] if params.max_turns is None else [f"--max-turns={params.max_turns}"]
     return turns if params.max_cost_usd is None else [*turns, f"--max-budget-usd={params.max_cost_usd:.10f}"]

@@ -1,4 +1,4 @@
-"""Items of Codex's app server, in the words of `codex exec --json`: one table (`items.TOOL_ITEMS`) reads both."""
+"""Turns items of Codex's app server into those of `codex exec --json`: one table (`items.TOOL_ITEMS`) reads both."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Message], Message]]] = {
 
 
 def as_exec_item(item: Message) -> Message | None:
-    """The same tool call as `codex exec` would print it; None for an item that is no tool call."""
+    """The same tool call as `codex exec` would print it; None for an item that is not a tool call."""
     known = KINDS.get(text(item, "type"))
     if known is None:
         return None

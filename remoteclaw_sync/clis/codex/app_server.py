@@ -1,7 +1,7 @@
-"""Codex's app server, as of 0.169.0: JSON-RPC by lines, both ways, while a process stays.
+"""Codex's app server, as of 0.169.0: JSON-RPC in lines, in both directions, with a process that stays.
 
-One process serves many sessions; this is the part of one (see switchboard.py). A turn may be told of before and after
-its time: what belongs to a turn that is over is known by its id, and dropped.
+One process serves many sessions; this module handles one of them (see switchboard.py). Messages about a turn may arrive
+too early or too late: those about a turn that is over are recognised by its id, and dropped.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from .dialect import EXIT_SUBTYPES, RETRY_WORD, CodexDialect
 from .items import TOOL_ITEMS
 from .switchboard import INITIALIZE, LOGIN, NEEDED, refusal
 
-# Nothing on the network but the model, no turns that nobody has asked for, and a thread is free when we leave it.
-# (Codex ignores what it does not know here.)
+# No network traffic except to the model, no turns that nobody has asked for, and a thread is free when we leave it.
+# (Codex ignores settings that it does not know.)
 SERVER_CONFIG = (
     "features.plugins=false",
     "features.apps=false",
@@ -65,14 +65,14 @@ RETRIES_BYTES = 8_192
 NO_SKILL = "/dev/null"
 SKILL_NAME = re.compile(r"\$([A-Za-z0-9_:-]+)")
 
-# In `thread/start`. "default" leaves the sandbox to the user's configuration: a read-only one if that has none.
+# For `thread/start`. "default" leaves the sandbox to the user's configuration; it is read-only if that has none.
 THREAD_MODES: Mapping[PermissionMode, Mapping[str, str]] = {
     "default": {"approvalPolicy": "on-request"},
     "read-only": {"approvalPolicy": "never", "sandbox": "read-only"},
     "accept-edits": {"approvalPolicy": "on-request", "sandbox": "workspace-write"},
     "bypass": {"approvalPolicy": "never", "sandbox": "danger-full-access"},
 }
-# In `turn/start`.
+# For `turn/start`.
 READ_ONLY: Mapping[str, Any] = {"type": "readOnly", "networkAccess": False}
 WORKSPACE_WRITE: Mapping[str, Any] = {
     "type": "workspaceWrite",
@@ -81,8 +81,8 @@ WORKSPACE_WRITE: Mapping[str, Any] = {
     "excludeTmpdirEnvVar": False,
     "excludeSlashTmp": False,
 }
-# Not the folders for temporary files: Codex leaves folders of its own there, and a command that fails for the lack of
-# them is run without a sandbox, if it was approved.
+# Without the folders for temporary files: Codex would leave its own folders there, and an approved command that fails
+# without them is run again outside the sandbox.
 APPROVED_WRITE: Mapping[str, Any] = {**WORKSPACE_WRITE, "excludeTmpdirEnvVar": True, "excludeSlashTmp": True}
 TURN_SANDBOXES: Mapping[PermissionMode, Mapping[str, Any]] = {
     "read-only": READ_ONLY,
@@ -104,7 +104,7 @@ NO_MODEL_OF_ITS_OWN = "codex keeps the model of its thread: give set_model() a n
 
 @attrs.frozen(kw_only=True)
 class ThreadSettings:
-    """What a session's thread is begun or resumed with."""
+    """The settings with which a session's thread is started or resumed."""
 
     cwd: str
     model: str | None = None
@@ -113,7 +113,7 @@ class ThreadSettings:
     instructions: str | None = None
     config: Mapping[str, Any] = attrs.field(factory=dict)
     servers: Mapping[str, Any] = attrs.field(factory=dict, repr=False)  # MCP servers, as entries of its configuration.
-    logs_in: bool = False  # The process is ready after a login.
+    logs_in: bool = False  # The process is ready only after a login.
 
     def params(self, failed_servers: set[str]) -> dict[str, Any]:
         servers = {name: entry for name, entry in self.servers.items() if name not in failed_servers}
@@ -123,14 +123,14 @@ class ThreadSettings:
         return {"cwd": self.cwd, **THREAD_MODES[self.mode], "approvalPolicy": self.policy(self.mode), **given}
 
     def policy(self, mode: PermissionMode) -> str:
-        """When Codex asks. By itself it asks for what the model says needs it, which is not all that writes."""
+        """When Codex asks. Its own policy is to ask when the model wants it to, which does not cover all writes."""
         return "untrusted" if mode == "default" and self.has_approver else THREAD_MODES[mode]["approvalPolicy"]
 
 
 class CodexLiveDialect(LiveDialect, CodexDialect):
-    """Talks with one thread of a `codex app-server`."""
+    """Talks to one thread of a `codex app-server`."""
 
-    HANDLERS = {}  # Messages have a method and no type.
+    HANDLERS = {}  # Messages have a `method` and no `type`.
 
     def __init__(self, prompt_syntax: PromptSyntax = "text") -> None:
         super().__init__()
@@ -139,37 +139,37 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         self.settings = ThreadSettings(cwd="/")
         self.peer = self._peer = Peer(envelope=False)
         self._initialized = False
-        self._is_refused = False  # By the process, which will not serve any session.
+        self._is_refused = False  # The handshake failed: the process will not serve any session.
         self._thread: str | None = None
-        self._is_asking = False  # For the thread.
+        self._is_asking = False  # A request for the thread is open.
         self._handshake_over = False
         self._failed_servers: set[str] = set()
         self._own_model: str | None = None
         self._own_sandbox: Mapping[str, Any] = READ_ONLY
-        self._overrides: dict[str, Any] = {}  # For the next turn and those after it.
-        self._warnings: list[AgentEvent] = []  # To be told with the next event.
-        self._total: AgentUsage | None = None  # Tokens of the whole thread up to now.
-        self._children: dict[str, str] = {}  # Threads of sub-agents: the turn that runs.
-        self._spawned_by: dict[str, str] = {}  # Threads of sub-agents: the calls that started them.
+        self._overrides: dict[str, Any] = {}  # Settings for the next turn and later ones.
+        self._warnings: list[AgentEvent] = []  # To be reported with the next event.
+        self._total: AgentUsage | None = None  # Tokens of the whole thread so far.
+        self._children: dict[str, str] = {}  # Sub-agents' threads, and their running turns.
+        self._spawned_by: dict[str, str] = {}  # Sub-agents' threads, and the calls that started them.
         self._old_turns: set[str] = set()
         self._new_turn()
 
     def _new_turn(self) -> None:
-        self._prompt: list[Message] | None = None  # What waits for the thread.
+        self._prompt: list[Message] | None = None  # The prompt, while it waits for the thread.
         self._answer_schema: Message | None = None
         self._turn: str | None = None
-        self._has_begun = False  # Codex takes interrupts of the turn by its id.
+        self._has_begun = False  # Only then does Codex accept an interrupt with the turn's id.
         self._interrupted = False
-        self._ended: Message | None = None  # The turn, when it is over, while words are on the way.
-        self._steers: list[str] = []  # Words on the way.
+        self._ended: Message | None = None  # A turn that is over, while steering is unanswered.
+        self._steers: list[str] = []  # Steering that Codex has not answered yet.
         self._early_steers: list[str] = []
         self._counted = False
         self._asked: dict[str, tuple[RequestId, str, Message]] = {}
         self._calls: dict[str, Message] = {}  # Items of tool calls, as they began.
-        self._refused: set[str] = set()  # Calls whose denial is known already.
-        self._words: dict[str, list[str]] = {}  # Of messages that are not complete.
-        self._repeats = ""  # Text of a message that was given up: a new attempt may say the same again.
-        self._attempt = ""  # What the new one has said of it.
+        self._refused: set[str] = set()  # Calls whose denial is already recorded.
+        self._words: dict[str, list[str]] = {}  # The text so far of messages that are not complete.
+        self._repeats = ""  # Text of an abandoned message: the new attempt may repeat it.
+        self._attempt = ""  # What the new attempt has said so far.
         self._thought: set[str] = set()
         self._open_tools.clear()
         self._closed_tools.clear()
@@ -203,7 +203,7 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
     # --- what is said to Codex ------------------------------------------------------------------------------
 
     def opening(self, fields: AgentExecuteParams) -> bytes:
-        return b""  # The process is ready when all sessions are told so.
+        return b""  # The switchboard sends it, and tells all sessions when the process is ready.
 
     def begin_turn(self, params: AgentExecuteParams) -> bytes:
         self.outcome = RunOutcome(session_id=self.outcome.session_id)
@@ -219,12 +219,12 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         if self._thread is not None:
             self._send_prompt()
         elif self._initialized and not self._is_asking:
-            self._ask_for_thread()  # It was refused before.
+            self._ask_for_thread()  # An earlier attempt was refused.
         return self._peer.take()
 
     def _said(self, words: str, images: Iterable[str | os.PathLike[str]] = ()) -> list[Message]:
-        """As input. Where the words have `$name`, Codex adds the instructions of the skill of that name, unless another
-        item has the name: such items keep the words what they are, and the model does not see them."""
+        """The input items. For each `$name` in the text, Codex adds the instructions of the skill of that name, unless
+        another item has the name. To prevent that we add such items, which the model does not see."""
         names = dict.fromkeys(SKILL_NAME.findall(words)) if self._as_text else ()
         return [
             {"type": "text", "text": words},
@@ -254,8 +254,8 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         self._early_steers.clear()
 
     def _stop(self) -> None:
-        """End the turn, the sub-agents, and the commands of both: Codex itself leaves these running."""
-        # Until `turn/started` Codex refuses the turn's own id, and takes the empty one.
+        """End the turn, the sub-agents, and the commands of both, which Codex itself would leave running."""
+        # Until `turn/started`, Codex refuses the turn's own id, and accepts an empty one.
         self._peer.request(
             "turn/interrupt", {"threadId": self._thread, "turnId": self._turn if self._has_begun and self._turn else ""}
         )
@@ -278,10 +278,10 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
     def _send_steer(self, words: str) -> None:
         def heard(answer: Answered | Failed) -> None:
             if words not in self._steers:
-                return  # Interrupted meanwhile.
+                return  # Interrupted in the meantime.
             self._steers.remove(words)
             if isinstance(answer, Failed):
-                self._begin_another(words)  # The turn was over: they are answered in one of their own.
+                self._begin_another(words)  # The turn was over, so the text gets its own turn.
             elif self._ended is not None and not self._steers:
                 self._warnings += self._judge_turn(self._ended)
 
@@ -309,7 +309,7 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         return b""
 
     def farewell(self) -> bytes:
-        return b""  # At the end of its stdin it exits, and so lets go of the thread.
+        return b""  # When its stdin is closed, it exits and so releases the thread.
 
     # --- the handshake --------------------------------------------------------------------------------------
 
@@ -358,8 +358,8 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         self._send_prompt()
 
     def _let_what_is_approved_write(self) -> None:
-        """Codex runs an approved command in the sandbox first, and without it only if it fails there. In a read-only
-        one `touch made; true` would be approved and succeed, and nothing would be made."""
+        """Codex runs an approved command in the sandbox first, and outside only if it fails there. In a read-only
+        sandbox `touch made; true` would be approved and succeed, but no file would be made."""
         if self.settings.has_approver and text(self._own_sandbox, "type") == READ_ONLY["type"]:
             self._own_sandbox = APPROVED_WRITE
             self._overrides.setdefault("sandboxPolicy", dict(APPROVED_WRITE))
@@ -379,7 +379,7 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         self._give_up(message, errors.CLI_ERROR)
 
     def _give_up(self, message: str, code: str, kind: ErrorSubtype | None = None) -> None:
-        """There is no way to have this turn. The next one tries again."""
+        """Fail this turn. The next one tries again."""
         self._handshake_over = True
         self._forget_unsaid()
         message = self.presentable(message)
@@ -422,7 +422,7 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         return [*warnings, *_listed(found)]
 
     def _is_current(self, params: Message) -> bool:
-        """Whether it is of this turn: not of a sub-agent, and not of a turn that is over."""
+        """Whether a message is about this turn: not about a sub-agent, or a turn that is over."""
         return text(params, "threadId") == self._thread and text(params, "turnId") not in self._old_turns
 
     def _on_turn_answer(self, answer: Answered | Failed) -> None:
@@ -431,7 +431,7 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
             self.outcome.session_id = self._thread
             return
         if "thread not found" in answer.message:
-            self._asked_thread, self._thread = self._thread, None  # The next turn takes it up again.
+            self._asked_thread, self._thread = self._thread, None  # The next turn resumes it.
         self._forget_unsaid()
         self._warnings += self._failure(answer.message)
         self.outcome.fail(self.outcome.error_subtype)
@@ -447,7 +447,7 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         self._turn, self._has_begun = turn, True
         self.outcome.session_id = self._thread
         if self._interrupted:
-            self._stop()  # The first one may have come too early.
+            self._stop()  # The first attempt may have come too early.
             return
         early, self._early_steers = self._early_steers, []
         for words in early:
@@ -468,7 +468,7 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         if self._counted and self._total is not None:
             self.outcome.usage = used_since(self._used_before, self._total)
         if self._steers:
-            self._ended = turn  # Whether it was the last one is known when they are answered.
+            self._ended = turn  # The answers will show whether it was the last one.
             return self._close_open_tools()
         return [*self._close_open_tools(), *self._judge_turn(turn)]
 
@@ -494,7 +494,7 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
                 integer(total, "cacheWriteInputTokens"),
             )
             self._counted = text(params, "turnId") not in self._old_turns
-            if self._counted:  # It comes when a request is over, and the tools that it called.
+            if self._counted:  # Sent when a request and the tools that it called are over.
                 self.outcome.requests += 1
                 self.outcome.so_far = used_since(self._used_before, self._total)
 
@@ -527,14 +527,14 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         return AgentTextEvent(delta) if not self._repeats else self._again(delta)
 
     def _begin_message(self, item: str) -> None:
-        """Another message. One before it that has no end was given up: the stream was cut, or there are new words."""
+        """A new message begins. One before it without an end was abandoned: the stream was cut off, or we steered."""
         given_up = ["".join(words) for words in self._words.values()]
         if given_up:
             self._repeats, self._attempt = given_up[-1], ""
         self._words = {item: []}
 
     def _again(self, words: str) -> Extracted:
-        """Of the second attempt at a message: what the first has not said."""
+        """What the second attempt at a message adds to the first."""
         self._attempt += words
         if self._repeats.startswith(self._attempt):
             return None
@@ -554,7 +554,7 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         if not self._repeats:
             return AgentTextEvent(rest) if rest else None
         found = self._again(rest) if rest else None
-        if self._repeats:  # It is a part of the first attempt.
+        if self._repeats:  # All of it was in the first attempt.
             shorter, self._repeats = self._attempt != self._repeats, ""
             return AgentErrorEvent(RETRACTED, errors.CLI_WARNING) if shorter else None
         return found
@@ -602,10 +602,10 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
         if known.get("tool") == "spawn_agent":
             self._spawned_by |= dict.fromkeys(strings(known, "receiver_thread_ids"), name)
         if not is_final:
-            self._closed_tools.discard(name)  # Another call, of a server that gives them all the same id.
+            self._closed_tools.discard(name)  # A new call: some servers give every call the same id.
         events = self._on_tool(TOOL_ITEMS[known["type"]], known, is_final)
         if name in self._refused:
-            del self.outcome.permission_denials[before:]  # The caller's own no, which is there already.
+            del self.outcome.permission_denials[before:]  # The caller's own refusal, which is already recorded.
         if not is_final and name:
             self._calls[name] = known
         return events
@@ -617,7 +617,7 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
 
     def _on_call(self, call: Called) -> Extracted:
         if call.method not in APPROVALS:
-            # Never silence: Codex would wait for ever.
+            # Always answer, or Codex would wait forever.
             self._peer.refuse(call.id, METHOD_NOT_FOUND, f"this client does not know {call.method!r}")
             return None
         if call.method == MCP_REQUEST and not _is_mcp_approval(call.params):
@@ -625,14 +625,14 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
             return AgentErrorEvent(NO_FORMS, errors.CLI_WARNING)
         name = str(call.id)
         if self._interrupted or self._turn is None or self.outcome.terminal is not None:
-            self._peer.answer(call.id, _answer(call.method, "decline"))  # Of a sub-agent that nobody listens to.
+            self._peer.answer(call.id, _answer(call.method, "decline"))  # From a sub-agent that nobody listens to.
             return None
         self._asked[name] = call.id, call.method, call.params
         request = self._permission(name, call.method, call.params)
         asks = AgentPermissionEvent(request)
         if call.method != QUESTION_REQUEST or not request.tool_id:
             return asks
-        parent = request.parent_tool_use_id  # Of this call there is no item.
+        parent = request.parent_tool_use_id  # Codex sends no item for this call.
         return [AgentToolUseEvent(QUESTION_TOOL, request.tool_id, request.input, parent), asks]
 
     def _permission(self, name: str, method: str, params: Message) -> PermissionRequest:
@@ -660,13 +660,13 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
             tool_id,
             given,
             reason=reason,
-            session_id=self._thread,  # Also for a sub-agent, whose thread nobody could know.
+            session_id=self._thread,  # Even for a sub-agent, because callers do not know its thread.
             parent_tool_use_id=self._spawned_by.get(text(params, "threadId")),
             questions=questions,
         )
 
     def _open_mcp_call(self, tool: str) -> str:
-        """The call that is meant, which the request does not name."""
+        """The call that a request is about; the request does not name it."""
         mcp = TOOL_ITEMS["mcp_tool_call"]
         found = [name for name, kind in self._open_tools.items() if kind is mcp and mcp.name(self._calls[name]) == tool]
         return found[-1] if found else ""
@@ -674,15 +674,15 @@ class CodexLiveDialect(LiveDialect, CodexDialect):
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> bytes:
         asked = self._asked.pop(request.id, None)
         if asked is None:
-            return b""  # Codex does not wait for it any more.
+            return b""  # Codex no longer waits for it.
         number, method, _ = asked
         if method == QUESTION_REQUEST and request.tool_id:
             self._warnings.append(_question_over(request, decision))
         if isinstance(decision, Deny):
             self._refused.add(request.tool_id)
             if decision.message not in STOCK_WORDS and not decision.stop and self._turn is not None:
-                # Codex has no place for a reason. Said before the answer, it is heard after the call. (The stock words
-                # say no more than Codex itself does.)
+                # Codex has no field for a reason. If it is sent before the answer, the model reads it after the call.
+                # (The stock words say no more than Codex itself does.)
                 what = "question was not answered" if method == QUESTION_REQUEST else "call was refused"
                 words = f"The {what}: {decision.message}"
                 given = {"threadId": self._thread, "input": self._said(words), "expectedTurnId": self._turn}
@@ -741,7 +741,7 @@ def _listed(found: Extracted) -> list[AgentEvent]:
 
 
 def _is_mcp_approval(params: Message) -> bool:
-    """Whether it is Codex that asks, about a tool; and not the server, about something else."""
+    """Whether Codex asks about a tool, and not the server about something else."""
     return text(mapping(params, "_meta"), "codex_approval_kind") == "mcp_tool_call"
 
 
@@ -758,7 +758,7 @@ def _question_over(request: PermissionRequest, decision: Allow | Deny) -> AgentE
 
 
 def _by_id(request: PermissionRequest, answers: Mapping[str, Any]) -> Message:
-    """Answers by the ids of the questions, whose wording they were given by."""
+    """The answers, which are keyed by the questions' texts, by the questions' ids instead."""
     found = {}
     for question in request.questions:
         answer = answers.get(str(question.get("question")))

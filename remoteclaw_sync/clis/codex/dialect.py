@@ -32,16 +32,16 @@ from .rollout import ThreadCounter, usage_of
 # A retry that Codex makes by itself. Every other `error` line is followed by the turn's failure.
 RETRY_PREFIX = "Reconnecting..."
 RETRY_WORD = RETRY_PREFIX.encode()
-RETRIES_BYTES = 8_192  # Retries come one by one. (Searching each full chunk would take 0.05 us a line.)
+RETRIES_BYTES = 8_192  # Retries arrive one by one. (Searching each full chunk would take 0.05 us a line.)
 RETRY_LINE = re.compile(rb'\{"type":"error","message":"Reconnecting\.\.\.')
 
 # Failures that the general table does not know.
 EXIT_SUBTYPES: dict[str, ErrorSubtype] = {
     "Missing optional dependency": "cli_missing",  # The npm package without the program it starts.
-    "already has an active writer": "overloaded",  # Another run is in this thread; later it will be free.
+    "already has an active writer": "overloaded",  # Another run uses this thread; it will be free later.
 }
 
-AT_THE_VENDOR = ("web_search",)  # Tools that run there, within one answer of the model.
+AT_THE_VENDOR = ("web_search",)  # Tools that run at the vendor, within one answer of the model.
 NO_MESSAGE = "codex reported an error without a message"
 UNFINISHED = "(no result: the turn ended before the call did)"
 
@@ -63,7 +63,7 @@ class CodexDialect(Dialect):
     def __init__(self) -> None:
         super().__init__()
         self._asked_thread: str | None = None
-        self._used_before: AgentUsage | None = AgentUsage()  # In this thread; None if that is not known.
+        self._used_before: AgentUsage | None = AgentUsage()  # In this thread; None if it is not known.
         self._instructions_ignored = False
         self._in_wrong_thread = False
         self._utterances: dict[str, Utterance] = {}
@@ -74,8 +74,8 @@ class CodexDialect(Dialect):
         self._closed_tools: set[str] = set()
         self._plans: dict[str, list[str]] = {}
         self._failure_told: str | None = None
-        self.counter: ThreadCounter | None = None  # Where tokens are counted before the last line.
-        self.is_limited = False  # Then it has to be looked at while the run goes on.
+        self.counter: ThreadCounter | None = None  # Counts tokens before the last line has arrived.
+        self.is_limited = False  # If so, tokens must be counted while the run goes on.
 
     def recall(self, facts: Mapping[str, Any]) -> None:
         self._asked_thread = text(facts, "thread_id") or None
@@ -87,7 +87,7 @@ class CodexDialect(Dialect):
     # --- what the CLI says -----------------------------------------------------------------------------------
 
     def is_life(self, chunk: bytes) -> bool:
-        """Retries alone count as silence: without a network Codex prints one a minute, for ever."""
+        """Lines that are all retries count as silence: without a network Codex prints one per minute, forever."""
         if len(chunk) > RETRIES_BYTES or RETRY_WORD not in chunk:
             return True
         lines = [line for line in chunk.split(b"\n") if line.strip()]
@@ -168,7 +168,7 @@ class CodexDialect(Dialect):
             new = self._new_words(kind, item, is_final)
             return AgentThinkingEvent(new) if new else None
         if kind == "error":
-            # Despite its name: a deprecation, an unknown model, a change of transport. The run goes on.
+            # Not an error, but a deprecation, an unknown model or a change of transport. The run goes on.
             message = wording(item.get("message")) or NO_MESSAGE
             return AgentErrorEvent(message, errors.CLI_WARNING) if is_final else None
         if kind == "todo_list":
@@ -177,7 +177,7 @@ class CodexDialect(Dialect):
         return None if tool is None else self._on_tool(tool, item, is_final)
 
     def _note_words(self) -> None:
-        """The model speaks: if tools went before, because it was asked again."""
+        """The model speaks. If tools ran before, it was asked again."""
         outcome = self.outcome
         if outcome.asks_again or not outcome.requests:
             outcome.requests += 1
@@ -216,7 +216,7 @@ class CodexDialect(Dialect):
 
     def _on_tool(self, tool: ToolItem, item: Message, is_final: bool) -> list[AgentEvent]:
         # After a tool the model is asked again, so what it says then is not a second attempt. (A web_search item has
-        # two keys "id"; the last, which the parser keeps, is the same in all its lines.)
+        # two "id" keys; the last, which the parser keeps, is the same in all its lines.)
         self._forget_words()
         item_id = text(item, "id")
         if item_id in self._closed_tools:
@@ -287,7 +287,7 @@ class CodexDialect(Dialect):
 
 
 def _used_by_this_run(line: Message, before: AgentUsage | None) -> AgentUsage | None:
-    """`usage` counts from the thread's beginning."""
+    """This run's part of `usage`, which counts from the thread's beginning."""
     counts = mapping(line, "usage")
     return used_since(before, usage_of(counts)) if counts else None
 

@@ -19,7 +19,7 @@ def config_file(home: str) -> str:
 
 
 def _trusts(env: Environment, folder: str) -> bool:
-    import tomllib  # Nobody else who reads these facts needs it.
+    import tomllib  # Nothing else that reads these facts needs it.
 
     try:
         config = read_regular(config_file(codex_home(env)), MAX_CONFIG_BYTES, follow=True)

@@ -17,8 +17,8 @@ NEEDS_APPROVAL = "requires approval"
 class Utterance:
     """A growing message, of which Codex prints the whole text each time; `grow` returns what is new in it.
 
-    `repeats` is what an earlier attempt already said: after a cut stream Codex prints the message of the new attempt as
-    another item, and the repeated words must not appear twice in the answer.
+    `repeats` is what an earlier attempt already said: if a stream was cut off, Codex prints the message of the new
+    attempt as another item, and the repeated words must not appear twice in the answer.
     """
 
     def __init__(self, repeats: str = "") -> None:

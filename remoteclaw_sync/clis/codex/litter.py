@@ -1,6 +1,6 @@
 """Empty folders that Codex's sandbox leaves behind when a command in it is ended early (0.169.0).
 
-It puts them where it wants nothing to be written, and takes them away when the command has ended by itself.
+The sandbox creates them where nothing may be written, and removes them when the command ends by itself.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ NAMES = (".git", ".codex", ".agents", ".aws")
 
 
 def absent_folders(cwd: str) -> list[str]:
-    """Those that are not there now. Only of the session's own folder: what is in /tmp may be another session's."""
+    """The folders that do not exist now. Only the session's own: those in /tmp may be another session's."""
     paths = (os.path.join(cwd, name) for name in NAMES)
     return [path for path in paths if not os.path.lexists(path)]
 
 
 def remove_empty(paths: Iterable[str]) -> None:
-    """Take away those that have nothing in them."""
+    """Remove the folders that are empty."""
     for path in paths:
         try:
             os.rmdir(path)
         except OSError:
-            pass  # Not there, not empty, or not ours.
+            pass  # Missing, not empty, or not ours.

@@ -30,7 +30,7 @@ NOT_STARTED = "required MCP servers failed to initialize:"
 
 
 def tidy_up(home: Path) -> None:
-    """Remove what dead hosts have left in Codex's home: entries in its config, profiles."""
+    """Remove what hosts that died have left in Codex's home: entries in its config, and profiles."""
     repair(str(home / "config.toml"))
 
 
@@ -63,13 +63,13 @@ def inject(
         return [f"--config=mcp_servers={inline_toml(entries)}"]
     if any(arg.startswith(("-p", "--profile")) for arg in extra_args):
         return inject(servers, home, resources, borrow_config=True, extra_args=(), tool_timeout=tool_timeout)
-    # Every user can read arguments. This file only its owner can read, and it is removed once Codex has read it.
+    # Every user can read arguments. Only its owner can read this file, and it is removed once Codex has read it.
     profile = _new_profile(home, tomli_w.dumps({"mcp_servers": entries}).encode(), resources)
     return [f"{PROFILE_FLAG}{Path(profile.path).name.removesuffix(PROFILE_SUFFIX)}"]
 
 
 def thread_entries(servers: Servers, home: Path, *, tool_timeout: float | None) -> dict[str, Any]:
-    """For the configuration of a live session's thread. Raises RunSetupError."""
+    """The servers' entries for the configuration of a live session's thread. Raises RunSetupError."""
     for name in sorted(_names_in(home / "config.toml") & set(servers)):
         # Codex would mix both, field by field.
         message = f"mcp_servers: config.toml has a server {name!r} too; a live session needs another name for its own"
@@ -82,7 +82,7 @@ def _call_limit(tool_timeout: float | None) -> float:
 
 
 def _new_profile(home: Path, data: bytes, resources: RunResources) -> PrivateFile:
-    """In a home that may not exist yet: Codex makes it on its first run, too late for a profile."""
+    """Create a profile. The home may not exist yet: Codex creates it on its first run, too late for a profile."""
     try:
         if not home.is_dir():
             home.mkdir(0o700, exist_ok=True)
@@ -90,7 +90,7 @@ def _new_profile(home: Path, data: bytes, resources: RunResources) -> PrivateFil
         profile = PrivateFile(str(home), PROFILE_SUFFIX, data, CONFIG_READ)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and home.parent.is_dir():
-            resources.pause(0.0)  # Another run made it, has ended and removed it: try again.
+            resources.pause(0.0)  # Another run created it and, at its end, removed it: try again.
             return _new_profile(home, data, resources)
         reason = error.strerror or type(error).__name__
         message = (
@@ -106,7 +106,7 @@ def _remove_if_empty(home: Path) -> None:
     try:
         home.rmdir()
     except OSError:
-        pass  # Codex has made itself at home.
+        pass  # Codex has put files there.
 
 
 def _names_in(config: Path) -> set[str]:
@@ -140,10 +140,10 @@ def profile_is_unknown(stderr: str, mcp_args: Sequence[str]) -> bool:
 
 
 def codex_entries(servers: Servers, *, required: bool, tool_timeout: float | None = None) -> dict[str, Any]:
-    """For the `mcp_servers` table of config.toml.
+    """The entries for the `mcp_servers` table of config.toml.
 
     `required` makes Codex wait for the server: otherwise, one that takes over a second is missing from the turn.
-    `tool_timeout` is for one call, in seconds; by default Codex gives it a minute.
+    `tool_timeout` limits one call, in seconds; Codex's own limit is a minute.
     """
     limit = {} if tool_timeout is None else {"tool_timeout_sec": float(tool_timeout)}
     return {name: {**_entry(server, required), **limit} for name, server in servers.items()}
@@ -182,5 +182,5 @@ def inline_toml(value: Any) -> str:
 
 
 def _toml_string(text: str) -> str:
-    # JSON's escapes are TOML's, but for surrogate pairs (so: raw UTF-8) and DEL, which TOML wants escaped.
+    # JSON's escapes are valid in TOML, except surrogate pairs (hence raw UTF-8). DEL has to be escaped in TOML.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,5 +1,5 @@
-"""Codex's sessions (0.169.0): one file, `sessions/<y>/<m>/<d>/rollout-<time>-<thread id>.jsonl`, which belongs to no
-folder. Codex may pack old ones (`.jsonl.zst`); they are moved as they are. Threads of sub-agents stay behind."""
+"""Codex's sessions (0.169.0) are one file each, `sessions/<y>/<m>/<d>/rollout-<time>-<thread id>.jsonl`, and belong to
+no folder. Codex may pack old ones (`.jsonl.zst`); those are moved as they are. Threads of sub-agents stay behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = re.compile(r"\d{4}/\d\d/\d\d/rollout-[0-9T-]+-(?P<thread>[0-9a-f-]{36})\.
 
 @attrs.frozen
 class CodexSessions:
-    """Those in this CODEX_HOME."""
+    """The sessions in this CODEX_HOME."""
 
     _codex_home: str
 
@@ -40,12 +40,12 @@ class CodexSessions:
         local = log_of(os.path.join(self._root, names[-1])) if names else None
         progress = progress_of_log(local, data)
         if progress is Progress.DIVERGED and (match["packed"] or names[-1].endswith(".zst")):
-            # Packed by one of the two: what is in it cannot be compared, but Codex packs only what has long been idle.
+            # One of the two is packed. We cannot compare the contents, but Codex packs only what has long been idle.
             progress = Progress.AHEAD if match["packed"] else Progress.BEHIND
         check_progress(progress, session_id, replace)
         write_below(os.path.realpath(self._root), name, data)
         for other in names:
-            if other != name:  # The same thread in another form: Codex would not know which to take.
+            if other != name:  # The same thread in another form: Codex would not know which to use.
                 os.unlink(os.path.join(self._root, other))
 
     @property
@@ -53,6 +53,6 @@ class CodexSessions:
         return os.path.join(self._codex_home, "sessions")
 
     def _names(self, session_id: str) -> list[str]:
-        """Of the thread's record; the last is the newest."""
+        """The files with the thread's record; the last is the newest."""
         found = glob.glob(f"*/*/*/rollout-*-{glob.escape(session_id)}.jsonl*", root_dir=self._root)
         return sorted(name for path in found if NAME.fullmatch(name := path.replace(os.sep, "/")))

@@ -38,7 +38,7 @@ class ThreadRecord:
 
 
 def read_record(codex_home: Path, thread_id: str) -> ThreadRecord:
-    """What is recorded of a thread so far. Never raises, whatever is in the file or missing."""
+    """What is recorded about a thread so far. Never raises, even if the file is missing or damaged."""
     try:
         path = _find(codex_home, thread_id)
         if path is None:
@@ -51,14 +51,14 @@ def read_record(codex_home: Path, thread_id: str) -> ThreadRecord:
 
 
 class ThreadCounter:
-    """What is counted in a thread while its run goes on: its lines say so only at their end."""
+    """Counts a thread's tokens while its run goes on; the lines of the run report them only at the end."""
 
     def __init__(self, codex_home: Path) -> None:
         self._home = codex_home
         self._path: Path | None = None
 
     def total(self, thread_id: str) -> AgentUsage | None:
-        """Tokens of the whole thread; None if that is not known (yet). Never raises."""
+        """Tokens of the whole thread; None if they are not known (yet). Never raises."""
         try:
             self._path = self._path or _find(self._home, thread_id)
             if self._path is None:
@@ -71,7 +71,7 @@ class ThreadCounter:
 
 
 def usage_of(counts: Mapping[str, int]) -> AgentUsage:
-    """Codex's token counts: input includes what was cached, output the reasoning."""
+    """Codex's token counts: input includes cached tokens, output includes reasoning."""
     return AgentUsage(
         input_tokens=integer(counts, "input_tokens"),
         output_tokens=integer(counts, "output_tokens"),
@@ -107,7 +107,7 @@ def _instructions(file: BinaryIO) -> Iterator[str]:
 
 
 def _lines_backwards(file: BinaryIO) -> Iterator[bytes]:
-    """The last line first: a thread's record may have hundreds of megabytes."""
+    """The lines, last one first: a thread's record may have hundreds of megabytes."""
     position = file.seek(0, os.SEEK_END)
     rest = b""
     while position > 0:

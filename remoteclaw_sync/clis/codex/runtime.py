@@ -40,7 +40,7 @@ from .portable import CodexSessions
 from .rollout import ThreadCounter, read_record
 from .switchboard import CodexSwitchboard
 
-# Codex treats any other id as a thread's name and, if there is none, silently starts a new thread.
+# Codex treats any other id as a thread's name and, if no thread has it, silently starts a new one.
 THREAD_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 # `-s` is an option of `exec`, not of `resume`, and a resumed thread does not remember it.
@@ -53,7 +53,7 @@ SANDBOX_ARGS: dict[str, tuple[str, ...]] = {
 
 NO_ENDLESS_RETRIES = "features.unbounded_connection_retries=false"
 
-# Set by an outer Codex for the commands it runs; they describe its thread, its call and its sandbox.
+# An outer Codex sets these for the commands it runs; they describe its thread, its call and its sandbox.
 OUTER_RUN_VARIABLES = (
     "CODEX_THREAD_ID",
     "CODEX_SESSION_ID",
@@ -84,17 +84,17 @@ class CodexCliRuntime(SharingRuntime):
         command: the program: a name, a path, or a sequence (program and first arguments).
         timeout: seconds of silence after which the run is ended; lines that only report another retry do not count.
         prompt_syntax: as in AgentExecuteParams. The only syntax is `$name`, which adds the instructions of a skill;
-            "text" keeps live runs and sessions from it, and `codex exec` knows no way to.
-        wait_for_network: whether Codex keeps trying while the server cannot be reached, until the timeout ends it (its
-            own way); if not, such a run fails after its few retries, with the cause.
-        mcp_config: "inject" (no file of the user's is touched) or "merge-restore" (config.toml is borrowed).
+            "text" prevents that in live runs and sessions, but nothing prevents it in `codex exec`.
+        wait_for_network: whether Codex keeps trying while the server cannot be reached, until the timeout ends it
+            (Codex's own default); if not, such a run fails after its few retries, with the cause.
+        mcp_config: "inject" (none of the user's files is touched) or "merge-restore" (config.toml is borrowed).
         options: as in CLIRuntimeBase (`tool_timeout`, `linger`, `max_pending_bytes`, `max_line_bytes`).
     """
 
     cli_facts = FACTS
     provider = FACTS.name
     install_hint = FACTS.install_hint
-    most_restarts = 2  # Without profile files, then without a server that fails.
+    most_restarts = 2  # One without profile files, one without a server that fails.
 
     DIALECT = CodexDialect
 
@@ -120,7 +120,7 @@ class CodexCliRuntime(SharingRuntime):
 
     def reset_state(self) -> None:
         self._asked_thread: str | None = None
-        self._used_before: AgentUsage | None = AgentUsage()  # In this thread; None if that is not known.
+        self._used_before: AgentUsage | None = AgentUsage()  # In this thread; None if it is not known.
         self._instructions_ignored = False
         self._images: list[str] = []
         self._mcp_args: list[str] = []
@@ -137,7 +137,7 @@ class CodexCliRuntime(SharingRuntime):
         return CodexSwitchboard(self._api_key)
 
     def process_key(self, launch: Launch) -> Hashable:
-        """Threads have folders of their own. The process's own matters only to what is named in relation to it."""
+        """Each thread has its own folder. The process's folder matters only if there are relative paths."""
         paths = (launch.argv[0] if os.sep in launch.argv[0] else "/", launch.env.get("CODEX_HOME") or "/")
         is_at_home = not all(map(os.path.isabs, paths))
         return super().process_key(launch), launch.cwd if is_at_home else None
@@ -155,7 +155,7 @@ class CodexCliRuntime(SharingRuntime):
             image_type(f"images[{index}]", image)
 
     def native_schema(self, schema: Mapping[str, Any], from_start: bool) -> dict[str, Any] | None:
-        from .strict_schema import strict  # Most runs need none of it.
+        from .strict_schema import strict  # Most runs do not need it.
 
         return strict(schema)
 
@@ -190,7 +190,7 @@ class CodexCliRuntime(SharingRuntime):
             )
 
     def _settle(self, params: AgentExecuteParams, resources: RunResources) -> None:
-        """What the app server is told of the thread, by its stdin: nothing of it is on the command line."""
+        """Prepare what the app server is told about the thread on stdin; none of it is on the command line."""
         assert isinstance(self.dialect, CodexLiveDialect)
         cwd = os.path.abspath(params.working_directory or os.getcwd())
         tidy_up = functools.partial(remove_empty, absent_folders(cwd))
@@ -219,7 +219,7 @@ class CodexCliRuntime(SharingRuntime):
         )
 
     def _thread_config(self, params: AgentExecuteParams, cwd: str) -> dict[str, Any]:
-        """Have Codex not write into config.toml that it trusts this folder, as it does when it may write there."""
+        """Keep Codex from recording trust in this folder in config.toml, as it does when it may write there."""
         env = {**host_environment(), **params.env}
         is_trusted = FACTS.trusts is not None and FACTS.trusts(env, cwd)
         if params.permission_mode in ("default", "read-only") or is_trusted:
@@ -240,7 +240,7 @@ class CodexCliRuntime(SharingRuntime):
     def build_args(self, params: AgentExecuteParams) -> list[str]:
         if self.is_live:
             return self._server_args(params)
-        # Extra arguments first: a variadic one (`-i FILE...`) at their end would swallow `resume`.
+        # Extra arguments come first: a variadic one (`-i FILE...`) at the end would swallow `resume`.
         args = ["exec", *params.extra_args, "--json", "--color=never", "--skip-git-repo-check"]
         if params.model is not None:
             args.append(f"--model={params.model}")
@@ -289,7 +289,8 @@ class CodexCliRuntime(SharingRuntime):
         }
 
     def remedy(self, exit_code: int | None, said: str) -> AgentErrorEvent | None:
-        """A server that does not start ends Codex, which would otherwise not wait for any: start again without it.
+        """An MCP server that does not start ends Codex, so start again without it. (Otherwise Codex would not wait for
+        any server.)
 
         Before 0.134 there are no profile files: start again with config.toml borrowed.
         """
@@ -310,14 +311,14 @@ def _codex_home(params: AgentExecuteParams) -> Path:
 
 
 def _key(params: AgentExecuteParams) -> str | None:
-    """The key in the environment: `exec` takes it by itself, the app server does not."""
+    """The key in the environment: `exec` reads it itself, the app server does not."""
     env = {**host_environment(), **params.env}
     found = (env.get(name) for name in FACTS.key_variables)
     return next((key for key in found if key), None)
 
 
 def _safe_image_paths(params: AgentExecuteParams, resources: RunResources) -> list[str]:
-    """Absolute paths without a comma: `--image` splits its value there."""
+    """Absolute paths without commas, because `--image` splits its value at them."""
     paths = [os.path.abspath(image) for image in params.images]
     if not any("," in path for path in paths):
         return paths

@@ -15,10 +15,10 @@ LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+ +(?:ERROR|WARN|INFO|DEBUG|TRACE) ")
 REFUSED_CALL = re.compile(r"\S+ +ERROR codex_core::tools::router: error=(?P<reason>.*)")
 DENIAL = re.compile(r"rejected|reject command|not permitted|blocked by", re.IGNORECASE)
 NOISE = re.compile(r"Reading (?:prompt|additional input) from stdin|WARNING: ")
-# What its app server puts around an error: "thread/resume: thread/resume failed: ... (code -32600), data: {...}".
+# What the app server puts around an error: "thread/resume: thread/resume failed: ... (code -32600), data: {...}".
 RPC_HEAD = re.compile(r"^(?:\w+/\w+: )?(?:\w+/\w+ failed: )?")
 RPC_TAIL = re.compile(r" \(code -?\d+\)(?:, data: \{.*\})?$")
-NO_BUBBLEWRAP = re.compile(r"Codex could not find (?:system )?bubblewrap")  # It has one of its own, and takes that.
+NO_BUBBLEWRAP = re.compile(r"Codex could not find (?:system )?bubblewrap")  # It then uses its own.
 CONFIG_ERROR = "Error loading config"
 CODE_EXCERPT = re.compile(r"\s*\d*\s*\|")
 CAUSE_NUMBER = re.compile(r"^\s*(?:\d+: )?")
@@ -52,7 +52,7 @@ def unpack_api_error(message: str) -> tuple[str, str | None]:
 
 
 def refused_calls(stderr: str) -> Iterator[RefusedCall]:
-    """Those in the log, each once."""
+    """The refused calls in the log, each once."""
     seen = set()
     for line in without_colours(stderr).splitlines():
         found = REFUSED_CALL.match(line)
@@ -64,8 +64,8 @@ def refused_calls(stderr: str) -> Iterator[RefusedCall]:
 
 
 def readable(stderr: str) -> str:
-    """Without colours, a hint that explains no failure, and the line that Codex quotes from a configuration file it
-    cannot read: it may hold a key."""
+    """The text without colours, without a hint that explains no failure, and without the line that Codex quotes from a
+    configuration file it cannot read: that line may contain a key."""
     stderr = without_colours(stderr)
     if NO_BUBBLEWRAP.search(stderr):
         stderr = "".join(line for line in stderr.splitlines(keepends=True) if not NO_BUBBLEWRAP.search(line))
@@ -75,13 +75,13 @@ def readable(stderr: str) -> str:
 
 
 def last_words(stderr: str) -> str | None:
-    """The sentence that says why it gave up: no log, no stack trace, no excerpt of a configuration file."""
+    """The sentence that says why Codex gave up: no log, no stack trace, no excerpt of a configuration file."""
     lines = [line.rstrip() for line in without_colours(stderr).splitlines()]
     lines = [line for line in lines if not LOG_LINE.match(line) and not NOISE.match(line)]
     for number, line in enumerate(lines):
         rest = lines[number + 1 :]
         if line.startswith(CONFIG_ERROR):
-            # Followed by the place, and by an excerpt.
+            # The place and an excerpt follow it.
             return " ".join([line, *_until_blank_or_excerpt(rest)])
         if line.startswith("Error: "):
             sentence = RPC_TAIL.sub("", RPC_HEAD.sub("", line.removeprefix("Error: ")))

@@ -1,7 +1,7 @@
-"""The JSON schemas that OpenAI's strict mode takes, in which Codex asks for an answer (0.169.0).
+"""Turns JSON schemas into the form of OpenAI's strict mode, in which Codex asks for an answer (0.169.0).
 
-There every object is closed and every field required: one that may be left out is null instead. Many words are not
-known; those that only limit a value are left out, for the answer is checked here anyway.
+There every object is closed and every field is required: an optional field is null instead. Many keywords are not
+known; those that only limit a value are left out, because we check the answer anyway.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KEPT = frozenset(
     {"type", "description", "enum", "pattern", "multipleOf"}
     | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems"}
 )
-# What a value is, and not only which values of a kind it may have.
+# These say what a value is, and do not only limit it, so they cannot be left out.
 UNKNOWN = frozenset({"allOf", "prefixItems", "patternProperties", "if", "dependentSchemas", "$dynamicRef"})
 DEEPEST = 10
 MOST_PROPERTIES = 5_000
@@ -25,18 +25,18 @@ MOST_CHOICES = 1_000
 
 
 class _NotStrict(Exception):
-    """The schema has something that strict mode lacks: a mapping, a value of any kind."""
+    """The schema has something that strict mode lacks, such as a mapping or a value of any type."""
 
 
 def strict(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The same schema as strict mode takes it; None if there is no such form."""
+    """The same schema in the form of strict mode; None if it has no such form."""
     try:
         counted = _Counted()
         made = counted.part(schema, 1)
         for name in ("$defs", "definitions"):
             if name in schema:
                 made[name] = {key: counted.part(part, 1) for key, part in schema[name].items()}
-        check_schema(made)  # A reference may lead to a word that was left out.
+        check_schema(made)  # A reference may point to a keyword that was left out.
     except (_NotStrict, ValueError):
         return None
     return made
@@ -49,11 +49,11 @@ class _Counted:
 
     def part(self, schema: Any, depth: int) -> dict[str, Any]:
         if isinstance(schema, Mapping) and _is_a_reference(schema.get("allOf")):
-            schema = schema["allOf"][0]  # So that words could stand beside it, which older drafts did not allow.
+            schema = schema["allOf"][0]  # Older drafts needed this to put keywords beside a reference.
         if not isinstance(schema, Mapping) or depth > DEEPEST or UNKNOWN & schema.keys():
             raise _NotStrict
         if "$ref" in schema:
-            return {"$ref": schema["$ref"]}  # Nothing may stand beside it.
+            return {"$ref": schema["$ref"]}  # No keyword may stand beside it.
         made = {word: schema[word] for word in schema if word in KEPT}
         if not is_common_pattern(made.get("pattern", "")):
             del made["pattern"]
@@ -68,7 +68,7 @@ class _Counted:
             return self._choice(made)
         kinds = schema.get("type")
         if kinds is None and "anyOf" not in made:
-            raise _NotStrict  # Anything goes.
+            raise _NotStrict  # Any value is allowed.
         if kinds == "object" or (isinstance(kinds, list) and "object" in kinds):
             made |= self._object(schema, depth)
         if kinds == "array" or (isinstance(kinds, list) and "array" in kinds):
@@ -88,7 +88,7 @@ class _Counted:
         return {"properties": fields, "required": list(fields), "additionalProperties": False}
 
     def _choice(self, made: dict[str, Any]) -> dict[str, Any]:
-        """Choices have one kind; those of several are alternatives."""
+        """The choices of an enum must have one type; choices of several types become alternatives."""
         choices = made["enum"]
         self._choices += len(choices)
         if self._choices > MOST_CHOICES or not all(type(choice) in KINDS for choice in choices):

@@ -1,6 +1,6 @@
-"""Which session a line of `codex app-server` is for, as of 0.169.0, and the handshake that all sessions share.
+"""Finds the session that a line of `codex app-server` (0.169.0) is for, and does the handshake that all share.
 
-A session has one thread, and those of its sub-agents: their turns name the turn that they belong to.
+A session has its own thread and those of its sub-agents, whose turns name the session's turn they belong to.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ...wire.fields import Message, mapping, text
 from ...wire.jsonrpc import METHOD_NOT_FOUND, Answered, Failed
 from .facts import FACTS
 
-NEEDED = FACTS.support[0].least  # Older ones have an app server that speaks in other words, or none.
+NEEDED = FACTS.support[0].least  # Older ones have an app server with another protocol, or none.
 
 USER_AGENT = re.compile(r"[^/]+/(\d+(?:\.\d+)+)")
 
-INITIALIZE, LOGIN = "initialize", "account/login/start"  # Also the ids of their answers, as all sessions get them.
-# What concerns all sessions, if it names no thread.
+INITIALIZE, LOGIN = "initialize", "account/login/start"  # Also the ids under which all sessions get the answers.
+# These concern all sessions, if they name no thread.
 FOR_EVERYONE = frozenset({"warning", "configWarning", "deprecationNotice"})
 
 
@@ -31,7 +31,7 @@ class CodexSwitchboard(Switchboard):
     """Routes by `threadId`.
 
     Args:
-        api_key: the key to log in with, which the app server does not take from its environment.
+        api_key: the key to log in with, which the app server does not read from its environment.
     """
 
     def __init__(self, api_key: str | None) -> None:
@@ -39,12 +39,12 @@ class CodexSwitchboard(Switchboard):
         self._api_key = api_key
         self._is_broken = False
         self._is_open = False  # The handshake is over.
-        self._sessions: dict[str, int] = {}  # By thread, sub-agents' too.
-        self._threads: dict[int, str] = {}  # The one that a session talks with.
-        self._roots: dict[int, str] = {}  # The last turn of a session.
-        self._running: dict[str, str] = {}  # By thread: its turn.
+        self._sessions: dict[str, int] = {}  # By thread, including those of sub-agents.
+        self._threads: dict[int, str] = {}  # The session's own thread.
+        self._roots: dict[int, str] = {}  # The session's last turn.
+        self._running: dict[str, str] = {}  # By thread: its running turn.
         self._leaving: set[int] = set()
-        self._dismissed: set[int] = set()  # Those whose thread was let go of.
+        self._dismissed: set[int] = set()  # Sessions whose thread was released.
 
     # --- the handshake ----------------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class CodexSwitchboard(Switchboard):
         if session is not None and session not in self._leaving:
             return session
         number = message.get("id")
-        if isinstance(number, int | str):  # Never silence: Codex would wait for ever.
+        if isinstance(number, int | str):  # Always answer, or Codex would wait forever.
             self.peer.refuse(number, METHOD_NOT_FOUND, "nobody listens to this thread any more")
             return None
         if not thread:
@@ -111,7 +111,7 @@ class CodexSwitchboard(Switchboard):
             if session in self._leaving:
                 self.release(session)
         elif session in self._leaving and session not in self._threads:
-            self.released.add(session)  # It was refused a thread.
+            self.released.add(session)  # Codex refused it a thread.
         if turn := text(mapping(result, "turn"), "id"):
             self._roots[session] = turn
         return session
@@ -154,9 +154,9 @@ class CodexSwitchboard(Switchboard):
         return session in self._threads
 
     def release(self, session: int) -> None:
-        """End the turn, the sub-agents and the commands; then the thread is free for another process."""
+        """End the turn, the sub-agents and the commands; after that another process can use the thread."""
         self._leaving.add(session)
-        if session in self._threads:  # Else it is being opened: see `_route_answer`.
+        if session in self._threads:  # Otherwise it is being opened: see `_route_answer`.
             for thread in self._threads_of(session):
                 self._stop(thread, session)
 
@@ -164,7 +164,7 @@ class CodexSwitchboard(Switchboard):
         return [thread for thread, owner in self._sessions.items() if owner == session]
 
     def _stop(self, thread: str, session: int) -> None:
-        # "" is whatever turn there is, also one that has not begun yet and would be refused by its id.
+        # "" stands for any turn, even one that has not begun yet and whose id Codex would refuse.
         def stopped(answer: Answered | Failed) -> None:
             if thread == self._threads.get(session) and thread not in self._running:
                 self._let_go_of(session)
@@ -182,7 +182,7 @@ class CodexSwitchboard(Switchboard):
 
         def let_go(answer: Answered | Failed) -> None:
             if isinstance(answer, Failed):
-                self._forget(session)  # Before 0.118 it has no way, and keeps the thread until it exits.
+                self._forget(session)  # Before 0.118 Codex cannot do this, and keeps the thread until it exits.
             else:
                 self.promised.add(session)
 
@@ -202,7 +202,7 @@ class CodexSwitchboard(Switchboard):
 
 @attrs.frozen
 class Refusal:
-    """Why there can be no session."""
+    """Why no session is possible."""
 
     message: str
     code: str
@@ -210,7 +210,7 @@ class Refusal:
 
 
 def refusal(answer: Answered | Failed) -> Refusal | None:
-    """What is wrong with the answer to a handshake."""
+    """What is wrong with the answer to a handshake; None if nothing is."""
     if isinstance(answer, Failed):
         if answer.method == LOGIN:
             return Refusal(f"codex did not take the API key: {answer.message}", errors.CLI_ERROR, "auth")

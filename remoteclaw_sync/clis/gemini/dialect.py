@@ -84,9 +84,9 @@ class GeminiDialect(Dialect):
         self._answered = False
         self._warned = False
         self._failure: Failure | None = None  # Reported before the `result` line.
-        self._output_missing = False  # Of a shell command.
-        self.record: ChatRecord | None = None  # Where tokens are counted before the last line.
-        self.is_limited = False  # Then it has to be looked at while the run goes on.
+        self._output_missing = False  # A shell command's output was missing.
+        self.record: ChatRecord | None = None  # Counts tokens before the last line has arrived.
+        self.is_limited = False  # If so, tokens must be counted while the run goes on.
 
     def recall(self, facts: Mapping[str, Any]) -> None:
         self._resumed_id = text(facts, "session_id") or None
@@ -107,7 +107,7 @@ class GeminiDialect(Dialect):
         return self._failure.event
 
     def may_run_tool(self, chunk: bytes) -> bool:
-        # Not the "tool_calls" of its last line.
+        # Must not match the "tool_calls" of the last line.
         return b'"tool_use"' in chunk
 
     def on_message(self, line: Message) -> Extracted:
@@ -115,7 +115,7 @@ class GeminiDialect(Dialect):
         if line.get("role") != "assistant" or type(piece) is not str or not piece:
             return None  # The prompt, repeated.
         if line.get("delta") is False and self._answered:
-            return None  # The whole of what came as deltas (documented, not seen).
+            return None  # The text of all deltas again (documented, never seen).
         self._answered = True
         self._note_request()
         return AgentTextEvent(piece)
@@ -142,7 +142,7 @@ class GeminiDialect(Dialect):
     def on_tool_result(self, line: Message) -> Extracted:
         tool_id, error = text(line, "tool_id"), mapping(line, "error")
         failed = line.get("status") == "error" or bool(error)
-        # No `output` where the CLI would show no text: files written, sub-agents, folders listed.
+        # There is no `output` if the CLI would show no text: files written, sub-agents, folders listed.
         output = text(error, "message") or plain_text(line.get("output"))
         tool = self._tool_names.get(tool_id, "")
         self._output_missing |= tool == SHELL_TOOL and "output" not in line
@@ -177,7 +177,7 @@ class GeminiDialect(Dialect):
             else:
                 self.outcome.succeed()
                 return None
-        # (Also with status "success": so ends a run that had "Maximum session turns exceeded".)
+        # (Even with status "success": that is how a run with "Maximum session turns exceeded" ends.)
         self.outcome.fail(failure.subtype)
         if not self._answered and self._resumed_id is None:
             self.outcome.session_id = None  # A session that begins with a failure is not kept.
@@ -196,7 +196,7 @@ class GeminiDialect(Dialect):
             return Closing(warnings=warnings)
         said = with_account_hint(readable_stderr(ended.said))
         if ended.exit_code == 0:
-            # This is how it ends after SIGTERM, whoever sent it.
+            # Gemini also ends this way after SIGTERM, no matter who sent it.
             message = "gemini ended without saying that it had finished"
             cause = AgentErrorEvent(f"{message}: {said}" if said else message, errors.CLI_INCOMPLETE)
             return Closing(warnings=warnings, cause=cause, error_subtype="incomplete")
@@ -225,18 +225,18 @@ class GeminiDialect(Dialect):
 
 
 def _usage(stats: Message) -> AgentUsage | None:
-    """Tokens of all requests of the run. (`duration_ms` is wall time, `tool_calls` no turns: both stay out.)"""
+    """Tokens of all requests of the run. (`duration_ms` is wall time, `tool_calls` are not turns: both are ignored.)"""
     usage = AgentUsage(
         input_tokens=integer(stats, "input_tokens"),
         output_tokens=integer(stats, "output_tokens"),
         cache_read_tokens=integer(stats, "cached"),
     )
-    # All zero after API errors and a detected loop, whatever was spent.
+    # All zero after API errors and a detected loop, no matter what was spent.
     return None if usage == AgentUsage() else usage
 
 
 def _denial_reason(tool: str, error_type: str, output: str) -> str | None:
-    """Why this failed call was a refused one, if it was."""
+    """Why this failed call was refused; None if it failed otherwise."""
     if error_type == "policy_violation":
         return output
     if error_type == "tool_not_registered" and (tool in TOOLS_NEEDING_APPROVAL or tool.startswith(MCP_TOOL_PREFIX)):

@@ -45,7 +45,7 @@ def trusts(env: Environment, folder: str) -> bool:
 
 
 def _asks_nobody(env: Environment) -> bool:
-    """Whether the user has switched off that folders have to be trusted."""
+    """Whether the user has switched off the trust check for folders."""
     found: Any = _read_json(os.path.join(state_folder(env), "settings.json"))
     for name in ("security", "folderTrust", "enabled"):
         found = found.get(name) if isinstance(found, dict) else None
@@ -55,7 +55,7 @@ def _asks_nobody(env: Environment) -> bool:
 def _read_json(path: str) -> dict[str, Any]:
     try:
         text = read_regular(path, MAX_CONFIG_BYTES, follow=True).decode()
-        # Comments are allowed there.
+        # These files may contain comments.
         content = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
     except (OSError, ValueError):
         return {}

@@ -14,7 +14,7 @@ from ...types import AgentErrorEvent, ErrorSubtype
 from ...wire.fields import Message, integer, mapping, text, wording
 from ..shared import without_colours
 
-# "[API Error: ...]" is put around errors of every kind, with advice after it for some.
+# Errors of every kind are wrapped in "[API Error: ...]"; after some of them there is advice.
 _API_ERROR = re.compile(r"\[API Error: (?P<cause>.*?)\](?:\n(?P<advice>[^\]]*))?", re.DOTALL)
 _STACK_LINE = re.compile(r"\s+at |\s*file://|\s+(?:status|code|cause|retryDelayMs): |[{}\s]+$")
 _HTTP_STATUS = re.compile(r"^\s*(?:status|code): (\d{3}),?$", re.MULTILINE)
@@ -27,7 +27,7 @@ ACCOUNT_HINT = (
     "Gemini CLI no longer works with individual Google accounts: set GEMINI_API_KEY, or use Vertex AI or an account "
     "with a Code Assist licence"
 )
-# Said in good runs too, or around what matters.
+# Also printed by successful runs, or next to what matters.
 _NOISE = re.compile(
     r"Warning: |Ripgrep is not available|\[STARTUP\]|YOLO mode is enabled|Loaded cached credentials|\(node:\d+\)|"
     r"Fatal error: Failed to relaunch|Searched for sessions in|Use --list-sessions|Attempt \d+ failed|Suggested retry|"
@@ -37,7 +37,7 @@ _NOISE_INDENTED = re.compile(r"\s*(?:Searched for sessions in|Use --list-session
 _USAGE = re.compile(r"^Usage: gemini", re.MULTILINE)
 _ERROR_CLASS = re.compile(r"^(?:Fatal\w*Error|Error): ")
 
-# Errors of the CLI's own (`error.type` of a `result` line), where the name says more than the message.
+# The CLI's own errors (`error.type` of a `result` line), where the name says more than the message.
 _ERROR_TYPES: dict[str, ErrorSubtype] = {
     "FatalAuthenticationError": "auth",
     "FatalInputError": "config",
@@ -65,7 +65,7 @@ class Failure:
 
     @property
     def event(self) -> AgentErrorEvent:
-        """As the consumer sees it."""
+        """The failure as the consumer sees it."""
         return AgentErrorEvent(self.message, self.code)
 
 
@@ -76,7 +76,7 @@ NOT_ASKED = Failure(
 
 
 def failure_of_error_line(message: str) -> Failure:
-    """An `error` line of severity "error"."""
+    """The failure that an `error` line of severity "error" reports."""
     message = with_account_hint(message)
     if _NO_ANSWER.match(message):
         return Failure(message, subtype="incomplete")
@@ -84,7 +84,7 @@ def failure_of_error_line(message: str) -> Failure:
 
 
 def failure_of_result(error: Any) -> Failure:
-    """The `error` of a `result` line; `error.message` may hold the API's JSON, once or twice wrapped."""
+    """The failure in the `error` of a `result` line; `error.message` may be the API's JSON, wrapped once or twice."""
     error = error if isinstance(error, dict) else {"message": error}
     words = wording({key: part for key, part in error.items() if key != "type"})
     kind, message = text(error, "type"), with_account_hint(words)
@@ -101,7 +101,7 @@ def failure_of_result(error: Any) -> Failure:
 
 
 def failure_of_prompt(message: str, code: int) -> Failure:
-    """The error that answers a prompt of a live session: the HTTP status, and the API's JSON or words."""
+    """The failure that answers a prompt of a live session: the HTTP status, and the API's JSON or text."""
     body = _api_body(message)
     sentence = wording(body.get("message")) or message.strip() or "the turn failed"
     status = integer(body, "code") or (code if 400 <= code < 600 else 0)
@@ -117,7 +117,7 @@ def subtype_from_stderr(stderr: str) -> ErrorSubtype | None:
 
 
 def readable_stderr(stderr: str) -> str:
-    """What the CLI says on stderr, without colours, stack traces, the help text and what it says in good runs too."""
+    """The text of stderr without colours, stack traces, the help text and lines that successful runs print too."""
     said = without_colours(stderr)
     usage = _USAGE.search(said)
     if usage is not None:
@@ -138,7 +138,7 @@ def account_is_refused(message: str) -> bool:
 
 
 def is_wrong_usage(stderr: str) -> bool:
-    """Whether an argument was refused: then the help text follows."""
+    """Whether an argument was refused, in which case stderr has the help text."""
     return _USAGE.search(stderr) is not None
 
 
@@ -152,7 +152,7 @@ def retry_warning(stderr: str) -> AgentErrorEvent | None:
 
 
 def policy_was_ignored(stderr: str) -> bool:
-    """Whether the machine has its administrator's policies, which override ours."""
+    """Whether the machine has policies of an administrator, which override ours."""
     return _POLICY_IGNORED in stderr
 
 
@@ -166,7 +166,7 @@ def _is_noise(line: str) -> bool:
 
 
 def _api_body(cause: str) -> Message:
-    """The innermost `{"error": {...}}` of the API: the SDK puts the body of a refusal into the message of another."""
+    """The innermost `{"error": {...}}` of the API: the SDK puts the body of one error into another's message."""
     body: Message = {}
     for _ in range(3):
         try:

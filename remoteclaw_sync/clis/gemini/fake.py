@@ -1,4 +1,4 @@
-"""What Gemini CLI would print: the lines of its fake (see `remoteclaw_sync.testing`)."""
+"""The lines that Gemini CLI would print, for its fake (see `remoteclaw_sync.testing`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live sessions on Gemini CLI: `gemini --acp`, as of 0.61.0. What is ACP's is in `clis/acp`."""
+"""Live sessions on Gemini CLI: `gemini --acp`, as of 0.61.0. The protocol itself is in `clis/acp`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .failures import ACCOUNT_HINT, Failure, account_is_refused, failure_of_prom
 from .record import ChatRecord
 
 NEEDED = FACTS.support[0].least
-# With a request that it refuses, Gemini prints all of it on stderr, the prompt included, and its answer.
+# When Gemini refuses a request, it prints all of it on stderr, including the prompt, and then its answer.
 REQUEST_DUMP = re.compile(
     r"^Error handling (?:request|notification) \{.*?^\}(?: \{$.*?^\})?[^\n]*\n?", re.MULTILINE | re.DOTALL
 )
 
 
 class GeminiLiveDialect(AcpDialect):
-    """Talks with one session of `gemini --acp`."""
+    """Talks to one session of `gemini --acp`."""
 
     def __init__(self, prompt_syntax: PromptSyntax = "text") -> None:
         super().__init__(GEMINI, FACTS.name, prompt_syntax)
@@ -82,6 +82,6 @@ def _failure(failed: Failed) -> Failure:
 
 
 def with_details(failed: Failed) -> str:
-    """All that was said."""
+    """The message and its details."""
     data: Mapping[str, Any] = failed.data if isinstance(failed.data, dict) else {}
     return f"{failed.message} {text(data, 'details')}"

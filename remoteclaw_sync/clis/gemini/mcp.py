@@ -12,14 +12,14 @@ from ..mcp_entries import Protect, Servers, protected, stdio_entry, with_results
 
 
 def gemini_entries(servers: Servers, protect: Protect) -> dict[str, Any]:
-    """For the `mcpServers` object of settings.json."""
-    # So does 0.61.0 with results of Python functions.
+    """The entries for the `mcpServers` object of settings.json."""
+    # 0.61.0 takes JSON in a function's result for structured content, and refuses it if it is not an object.
     return {name: _entry(server, protect) for name, server in with_results_as_objects(servers).items()}
 
 
 def _entry(server: McpServerConfig, protect: Protect) -> dict[str, Any]:
     def protect_twice(value: str) -> str:
-        # Gemini (0.61) expands these once more when it starts the server, by a rule that knows "\\$".
+        # Gemini (0.61) expands these again when it starts the server, and that expansion understands "\\$".
         return protect(value.replace("$", r"\$"))
 
     trust = {"trust": True} if server.trust else {}
@@ -29,12 +29,12 @@ def _entry(server: McpServerConfig, protect: Protect) -> dict[str, Any]:
 
 
 def live_entries(servers: Servers) -> list[dict[str, Any]]:
-    """For `mcpServers` of a live session."""
+    """The entries for `mcpServers` of a live session."""
     return acp_entries(with_results_as_objects(servers), lambda value: value.replace("$", r"\$"))
 
 
 def missing_programs(servers: Servers, search_path: str | None) -> dict[str, str]:
-    """Servers whose program is not there, and the words for it: of one that does not start Gemini never tells."""
+    """Servers whose program is missing, with a message for each: Gemini never reports one that does not start."""
     commands = {name: server.command for name, server in servers.items() if server.command is not None}
     return {
         name: f"its program {command!r} was not found"

@@ -1,5 +1,5 @@
 """Gemini's sessions (0.61.0): `tmp/<project>/chats/session-<minute>-<short id>.jsonl`. The file
-`.project_root` names the project's folder; Gemini enters it into its list (`projects.json`) when it is started there.
+`.project_root` names the project's folder; Gemini adds it to its list (`projects.json`) when it is started there.
 
 Stubs, which a resume leaves behind (see sessions.py), are not part of a session.
 """
@@ -29,7 +29,7 @@ LONGEST_ROOT = 16_384
 
 @attrs.frozen
 class GeminiSessions:
-    """Those of the project that this working directory is."""
+    """The sessions of the project in this working directory."""
 
     _gemini_folder: str
     _cwd: str
@@ -58,7 +58,7 @@ class GeminiSessions:
         write_below(root, f"{project}/chats/{name}", data)
         for path in present:
             if os.path.basename(path) != name:
-                os.unlink(path)  # Gemini would not know which to take.
+                os.unlink(path)  # Gemini would not know which to use.
 
     def _logs(self, session_id: str, *, anywhere: bool) -> list[str]:
         project = None if anywhere else self._known_project()
@@ -68,7 +68,7 @@ class GeminiSessions:
     # --- projects -------------------------------------------------------------------------------------------
 
     def _known_project(self) -> str | None:
-        """What Gemini calls the working directory; None if it has not been there."""
+        """Gemini's name for the working directory; None if it has never run there."""
         wanted = os.path.realpath(self._cwd)
         listed = read_object(os.path.join(self._gemini_folder, "projects.json")).get("projects")
         name = listed.get(wanted) if isinstance(listed, dict) else None
@@ -94,7 +94,7 @@ class GeminiSessions:
                 yield from sorted(filter(_is_name, os.listdir(os.path.join(self._gemini_folder, place))))
 
     def _roots(self, name: str) -> set[str]:
-        """The folders that this project says it is: one, or none if it does not say."""
+        """The folders that this project names as its root: one, or none if it does not say."""
         found = set()
         for place in ("tmp", "history"):
             with contextlib.suppress(OSError):

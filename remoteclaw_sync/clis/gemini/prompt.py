@@ -1,8 +1,8 @@
 """Escapes a prompt so that Gemini CLI passes it to the model as written.
 
 Headless Gemini CLI 0.61.0 reads syntax in a prompt: `/name` at its start runs a command, and any `@name` that it can
-find (a file or folder of the workspace, a file whose name merely contains it, a sub-agent, an MCP resource) has it
-append that content and rewrite the text around. Neither can be turned off.
+find (a file or folder of the workspace, a file whose name merely contains it, a sub-agent, an MCP resource) makes it
+append that content and rewrite the text around it. Neither can be turned off.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BUILT_IN_AGENTS = frozenset({"codebase_investigator", "cli_help", "generalist",
 _UNSEARCHED_FOLDERS = frozenset({"node_modules", ".git", "bower_components", ".svn", ".hg"})
 # Files looked at (about 0.1 s) before every @name counts as one that might be found.
 MAX_FILES_SEARCHED = 20_000
-# Different names looked up in one prompt, a few milliseconds each, before the same holds.
+# Different names looked up in one prompt, a few milliseconds each, before the same applies.
 MAX_NAMES_LOOKED_UP = 100
 MAX_AGENT_BYTES = 1024 * 1024  # A larger sub-agent definition is skipped.
 
@@ -36,7 +36,7 @@ def without_command(prompt: str) -> str:
     if not prompt.startswith("/") or prompt.startswith(("//", "/*")):
         return prompt
     words = prompt[1:].split(maxsplit=1)
-    # A command's name has no slash in it: "/etc/hosts is ..." can stay.
+    # A command's name contains no slash: "/etc/hosts is ..." can stay.
     return prompt if words and "/" in words[0] else " " + prompt
 
 
@@ -49,7 +49,7 @@ def escape_at_names(text: str, would_expand: Callable[[str], bool]) -> str:
         if would_expand(_unescaped(found[1])):
             kept += [text[start : found.start()], "\\"]
             start = found.start()
-            position = start + 1  # With its first @ escaped, the rest of "a@b" may be a name of its own.
+            position = start + 1  # Even if its first @ is escaped, the rest of "@a@b" may be a name.
     return "".join([*kept, text[start:]])
 
 
@@ -67,7 +67,7 @@ class Workspace:
         self._known: dict[str, bool] = {}
 
     def would_expand(self, name: str) -> bool:
-        """Whether the CLI would put something in the place of this name."""
+        """Whether the CLI would replace this name with something."""
         if name not in self._known:
             if len(self._known) >= MAX_NAMES_LOOKED_UP:
                 return True
@@ -78,11 +78,11 @@ class Workspace:
         return bool(_MCP_RESOURCE.match(name)) or name in self._agents or self._exists(name) or self._is_found(name)
 
     def _exists(self, name: str) -> bool:
-        """Files elsewhere are not read; those the CLI keeps for itself are."""
+        """Whether there is a file of this name that the CLI reads: in one of the folders, or among its own files."""
         try:
             paths = [os.path.realpath(os.path.join(folder, name)) for folder in self._folders]
             return any(self._is_readable(path) and os.path.exists(path) for path in paths)
-        except ValueError:  # NUL bytes: no path
+        except ValueError:  # NUL bytes: not a path
             return False
 
     def _is_readable(self, path: str) -> bool:
@@ -102,12 +102,12 @@ class Workspace:
 
     @functools.cached_property
     def _files(self) -> str | None:
-        """All paths of files, a line each, in lower case; None if there are too many."""
+        """The paths of all files, one per line, in lower case; None if there are too many."""
         paths = [path.lower() for folder in self._folders for path in _files_below(folder)]
         return None if len(paths) > MAX_FILES_SEARCHED else "\n".join(paths)
 
     def _is_found(self, name: str) -> bool:
-        """The CLI's second try is a search for `**/*name*` in all folders, whatever the case."""
+        """The CLI's second try is a search for `**/*name*` in all folders, ignoring case."""
         if self._files is None:
             return True
         return re.search(f"{_as_regex(name.lower())}[^/\n]*$", self._files, re.MULTILINE) is not None
@@ -122,7 +122,7 @@ def _as_regex(glob: str) -> str:
 
 
 def _files_below(folder: str) -> Iterator[str]:
-    """Paths of the files in a folder, relative to it; one more than MAX_FILES_SEARCHED of them at the most."""
+    """Paths of the files in a folder, relative to it; at most MAX_FILES_SEARCHED + 1 of them."""
     seen = 0
     for root, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in _UNSEARCHED_FOLDERS]

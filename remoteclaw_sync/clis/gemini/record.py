@@ -1,4 +1,4 @@
-"""Gemini CLI's own record of a conversation, read while a run goes on: its lines count tokens only at their end.
+"""Gemini CLI's own record of a conversation, read during a run because the run's lines count tokens only at the end.
 
 The format is internal to the CLI (0.61.0), so anything that cannot be read or understood is skipped.
 """
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class ChatRecord:
-    """What the model was asked in one run, or turn. Each message is recorded again with every change."""
+    """The requests to the model in one run or turn. A message is recorded again with every change."""
 
     def __init__(self, environ: Mapping[str, str | None], project: str) -> None:
         self._folder = os.path.abspath(os.path.join(project, state_folder(environ)))
@@ -31,7 +31,7 @@ class ChatRecord:
         self._counts: dict[str, AgentUsage] = {}  # By message.
 
     def begin(self, session_id: str) -> None:
-        """What is there now is older than the run."""
+        """Start counting: what is recorded now is older than the run."""
         self._session_id = session_id
         self.used()
         self._older |= set(self._counts)
@@ -39,7 +39,7 @@ class ChatRecord:
 
     @property
     def requests(self) -> int:
-        """To the model, of those that are recorded."""
+        """How many requests to the model are recorded."""
         return len(self._counts)
 
     def used(self) -> AgentUsage | None:

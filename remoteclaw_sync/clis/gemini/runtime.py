@@ -46,7 +46,7 @@ from .prompt import Workspace, escape_at_names, mention, without_command
 from .record import ChatRecord
 from .sessions import LiveSessionGuard, SessionGuard
 
-MAX_PROMPT_BYTES = 8 * 1024 * 1024  # The CLI cuts its stdin here, with a warning on stderr alone.
+MAX_PROMPT_BYTES = 8 * 1024 * 1024  # The CLI cuts its stdin here, with a warning only on stderr.
 MAX_IMAGE_BYTES = 20 * 1024 * 1024  # A larger file is left out, with a note to the model in its place.
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".heic", ".heif"})
 
@@ -57,8 +57,8 @@ PERMISSION_ARGS: Mapping[PermissionMode, tuple[str, ...]] = {
     "bypass": ("--approval-mode=yolo",),
 }
 
-# Headless, the CLI approves every plan by itself, and goes on in yolo mode: the model need only write a plan and
-# call exit_plan_mode, from plan mode or (after enter_plan_mode) from any other. So plan mode gets no exit.
+# In headless mode the CLI approves every plan itself and continues in yolo mode: the model need only write a plan and
+# call exit_plan_mode, from plan mode or (after enter_plan_mode) from any other. So we block the exit from plan mode.
 DENIED_TOOLS: Mapping[PermissionMode, tuple[str, ...]] = {
     "default": ("enter_plan_mode", "exit_plan_mode"),
     "read-only": ("exit_plan_mode", "run_shell_command", "write_file", "replace"),
@@ -76,10 +76,10 @@ POLICY_TOO_OLD = (
 )
 CONFIG_READ = b'"type":"init"'  # By then the settings have been read and the MCP servers started.
 
-# Set by another gemini for the programs it starts; a run inside it must not inherit them.
+# Another gemini sets these for the programs it starts; a run inside it must not inherit them.
 NESTING_VARIABLES = ("GEMINI_CLI", "GEMINI_CLI_WORKTREE_HANDLED")
 
-# In such a folder Gemini leaves them out, without a word.
+# In an untrusted folder Gemini silently leaves out the servers.
 NOT_STARTED = "nobody has trusted this folder, and with trust_workspace=False gemini starts no servers in it"
 
 INCLUDE_FLAG = "--include-directories"
@@ -95,7 +95,7 @@ class GeminiOptions(CliOptions, total=False):
 class GeminiCliRuntime(SharingRuntime):
     """Runs Gemini CLI (`gemini --output-format=stream-json`).
 
-    Thoughts, costs, the reason to stop and what sub-agents do are not in its output, so they are not in ours.
+    Thoughts, costs, the stop reason and what sub-agents do are not in its output, so they are not in ours.
 
     Args:
         command: the program, a name on PATH, a path, or a sequence (program and first arguments).
@@ -103,7 +103,7 @@ class GeminiCliRuntime(SharingRuntime):
         trust_workspace: work in a folder that nobody has trusted yet, because the caller named it; its settings and
             its `.env` are read. False leaves that to the CLI, which refuses (`untrusted_directory`).
         prompt_syntax: "text" (a prompt `/clear` or `@file` reaches the model as written) or "cli" (the CLI runs
-            /commands and reads @files); a run's own `prompt_syntax` goes before it.
+            /commands and reads @files); a run's own `prompt_syntax` takes precedence.
         options: those of `CLIRuntimeBase`.
     """
 
@@ -147,7 +147,7 @@ class GeminiCliRuntime(SharingRuntime):
         return AcpSwitchboard()
 
     def process_key(self, launch: Launch) -> Hashable:
-        """Also the folder and the servers: a folder's `.env`, and a yes to an MCP tool, reach all of a process."""
+        """Includes the folder and the servers: a folder's `.env` and a grant for an MCP tool reach a whole process."""
         # A pool asks before there is a session.
         servers = self.dialect.settings.servers if isinstance(self.dialect, GeminiLiveDialect) else ()
         return super().process_key(launch), launch.cwd, json.dumps(servers)
@@ -182,7 +182,7 @@ class GeminiCliRuntime(SharingRuntime):
                 _check_no_comma(self._policy_file)
             return
         if not params.mcp_servers:
-            repair(settings, project)  # First: it wants the lock on the folder that the guard takes.
+            repair(settings, project)  # Must come first: it needs the folder's lock, which the guard takes.
         self._guard_session(params, project, resources)
         if isinstance(self.dialect, GeminiDialect):
             self.dialect.record = ChatRecord({**host_environment(), **params.env}, project)
@@ -202,12 +202,12 @@ class GeminiCliRuntime(SharingRuntime):
             self._images = _copied(params.images, os.path.join(folder, "images"))
 
     def _guard_session(self, params: AgentExecuteParams, project: str, resources: RunResources) -> None:
-        """Before the loan of the settings, because what ends that loan ends them all, and this one looks closer."""
+        """Comes before the loan of the settings: the end of one loan ends them all, and the guard must see it first."""
         guard = SessionGuard({**host_environment(), **params.env}, project)
         resources.callback(guard.close)
         resources.borrow(guard)
         guard.put_right()
-        if not params.mcp_servers:  # The loan of the settings lets only one run start at a time, too.
+        if not params.mcp_servers:  # Borrowing the settings also lets only one run start at a time.
             guard.wait_for_turn(resources.pause)
         if params.session_id is not None:
             guard.protect(params.session_id)
@@ -221,12 +221,12 @@ class GeminiCliRuntime(SharingRuntime):
         if params.session_id is not None:
             guard.protect(params.session_id)
             if not guard.has_conversation:
-                # Not even asked for: Gemini would begin a file of that name.
+                # We do not even ask for it: Gemini would create a file of that name.
                 message = f"gemini has no session {params.session_id}"
                 raise errors.RunSetupError(errors.SESSION_NOT_FOUND, message)
 
     def _settle(self, params: AgentExecuteParams, project: str) -> None:
-        """What Gemini is told of the session, by its stdin: nothing of it is on the command line."""
+        """Prepare what Gemini is told about the session on stdin; none of it is on the command line."""
         assert isinstance(self.dialect, GeminiLiveDialect)
         self._mcp_names = tuple(sorted(params.mcp_servers))
         environ = {name: value for name, value in {**host_environment(), **params.env}.items() if value is not None}
@@ -234,7 +234,7 @@ class GeminiCliRuntime(SharingRuntime):
             failed = missing_programs(params.mcp_servers, environ.get("PATH"))
         else:
             failed = dict.fromkeys(params.mcp_servers, NOT_STARTED)
-        # Without links, as a one-shot process knows its folder: sessions belong to a folder by its name.
+        # The path without links, as a one-shot process sees it: sessions belong to a folder by its name.
         self.dialect.settings = self._live_settings(params, os.path.realpath(project), failed)
         self.dialect.record = ChatRecord(environ, project)
 
@@ -296,7 +296,7 @@ class GeminiCliRuntime(SharingRuntime):
         if (params.prompt_syntax or self.prompt_syntax) == "text":
             prompt = self._as_text(params, prompt)
         if params.system_prompt is not None:
-            # The CLI can replace its system prompt by a file (GEMINI_SYSTEM_MD), and has no way to add to it for a run.
+            # The CLI can replace its system prompt by a file (GEMINI_SYSTEM_MD), but cannot add to it for one run.
             instructions = self._without_at_names(params, params.system_prompt)
             prompt = SYSTEM_PROMPT.format(instructions=instructions, prompt=prompt)
         if self._images:
@@ -316,7 +316,7 @@ class GeminiCliRuntime(SharingRuntime):
         if "@" not in prompt:
             return prompt
         if self._images:
-            # Where one name is expanded (an image), the CLI rewrites the text around all of them.
+            # If one name is expanded (an image), the CLI rewrites the text around all of them.
             return escape_at_names(prompt, lambda name: True)
         return escape_at_names(prompt, _workspace(params).would_expand)
 
@@ -326,7 +326,7 @@ class GeminiCliRuntime(SharingRuntime):
 
     def remedy(self, exit_code: int | None, said: str) -> AgentErrorEvent | None:
         # Not for "read-only": better no run than one that can write. Not with images: such a CLI (0.20) loses them
-        # without a word. And not where it is known to be too old: its shell tool refuses most commands.
+        # without a word. And not if it is known to be too old: its shell tool refuses most commands.
         if self._policy_unsupported or self._read_only or self._images or not policy_flag_is_unknown(said):
             return None
         if standing(FACTS, self.cli_version()) is Standing.TOO_OLD:
@@ -351,7 +351,7 @@ def _check_image(field: str, path: Path) -> None:
 
 
 def _copied(images: Sequence[str | os.PathLike[str]], folder: str) -> list[str]:
-    """Copies under plain names: the CLI reads no file outside its folders, and none that git ignores."""
+    """Copies under plain names, because the CLI reads no files outside its folders and none that git ignores."""
     os.mkdir(folder, 0o700)
     copies = []
     for number, image in enumerate(images, 1):

@@ -1,13 +1,13 @@
 """Protects Gemini's sessions from Gemini's own clean-up (0.61.0).
 
-Every start of Gemini deletes, in the background, the session files of its project that hold no conversation. A file
-looks like that for a moment in every new session, until the prompt has been written down; and `--resume` leaves a
-second, empty file (a stub) of the same session behind, and for its sake the clean-up deletes the real one too. So a
-session that was resumed was gone after the next start, and of eight new ones begun at once about half were lost.
+Every start of Gemini deletes, in the background, the session files of its project that contain no conversation. The
+file of every new session looks like that for a moment, until the prompt has been written to it. And `--resume` leaves a
+second, empty file (a stub) of the same session behind, because of which the clean-up deletes the real one too. So a
+resumed session was gone after the next start, and of eight new ones started at once about half were lost.
 
-What is done about it: one run after another starts in a folder (until its `init` line); a session's file has a second
-link, which no clean-up knows of, for as long as the run takes; stubs are removed as soon as they are there; and at the
-end, or by the next run if this host is killed, a file that was deleted meanwhile is put back.
+Our countermeasures: runs in one folder start one after another (each until its `init` line); a session's file has a
+second link, unknown to the clean-up, as long as the run takes; stubs are removed as soon as they appear; and at the
+end, or in the next run if this host is killed, a file that was deleted in the meantime is put back.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ except ImportError:  # Windows
 
 logger = logging.getLogger(__name__)
 
-OWN_FOLDER = "remoteclaw-sync"  # In Gemini's own folder: links do not reach into another file system.
+OWN_FOLDER = "remoteclaw-sync"  # In Gemini's own folder, because links cannot cross file systems.
 LONGEST_WAIT = 15.0  # Seconds; a start that hangs must not hold up the others forever.
 POLL_SECONDS = 0.02
 
 NOT_IN_FILE_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 FILE_NAME = re.compile(r"session-(\d{4}-\d\d-\d\dT\d\d-\d\d)-([a-zA-Z0-9_-]{1,8})\.jsonl?")
-# A stub has the name of the minute it was made in. A session that was begun in the same minute has it too; then the
-# stub's lines go into the session's own file, and a run that ends there has lost the conversation. Files are found by
-# what is in them, so they may have any other minute.
+# A stub's name contains the minute in which it was made. A session that was started in the same minute has that name
+# too. Then the stub's lines go into the session's own file, and a run that ends there has lost the conversation. Gemini
+# finds files by their content, so a name may contain any other minute.
 NO_MINUTE_OF_TODAY = "2000-01-01T00-00"
 
 LONGEST_HEAD = 64 * 1024  # The first line of a session: its id, its project and two times.
 LONGEST_STUB = 4 * 1024 * 1024  # Its one message lists up to 200 files of the project.
-LONGEST_COPY = 256 * 1024 * 1024  # Where there are no links.
+LONGEST_COPY = 256 * 1024 * 1024  # On file systems without links.
 CONTEXT = "<session_context>"
 
 
 class SessionGuard:
-    """Looks after the session of one run. A loan (see process.launch.Loan), over when Gemini has started."""
+    """Looks after the session of one run. A loan (see process.launch.Loan) that is over when Gemini has started."""
 
     def __init__(self, environ: Mapping[str, str | None], project: str) -> None:
         self._folder = os.path.abspath(os.path.join(project, state_folder(environ)))
@@ -69,15 +69,15 @@ class SessionGuard:
     # --- before the start -----------------------------------------------------------------------------------
 
     def put_right(self) -> None:
-        """Bring back what was deleted while hosts were killed."""
+        """Restore what hosts that were killed could not put back."""
         recover(self._folder)
 
     def wait_for_turn(self, pause: Callable[[float], None]) -> None:
-        """Wait until no other run is starting in this project. `pause` raises when this one is to end."""
+        """Wait until no other run is starting in this project. `pause` raises if this run is to end."""
         try:
             fd = os.open(self._project, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            return  # The run will say what is wrong with the folder.
+            return  # The run itself will report what is wrong with the folder.
         give_up = time.monotonic() + LONGEST_WAIT
         try:
             while not _try_lock(fd):
@@ -102,9 +102,9 @@ class SessionGuard:
     # --- a loan ---------------------------------------------------------------------------------------------
 
     def is_over(self, chunk: bytes) -> bool:
-        """Whether Gemini has started. Then its session has a name and, if it is new, a file, which is kept from now on.
+        """Whether Gemini has started. Then its session has a name and, if it is new, a file, which we keep from now on.
 
-        Its first line says so; one that says something else comes later still.
+        The first line shows it. Any line other than `init` would come even later.
         """
         self._output += chunk
         line, ended, _ = self._output.partition(b"\n")
@@ -119,14 +119,14 @@ class SessionGuard:
         return True
 
     def give_back(self) -> None:
-        """Let the next run start, and take the stub away. Called when Gemini has started, and at the end of the run."""
+        """Let the next run start, and remove the stub. Called when Gemini has started, and at the end of the run."""
         if os.getpid() == self._owner:
             self._remove_stubs()
             self._end_turn()
 
     def forget_after_fork(self) -> None:
-        """In a forked copy of the host, which would otherwise keep the others waiting."""
-        self._ending_turn = threading.Lock()  # The old one may have been held by a thread that is not here.
+        """In a forked copy of the host: close its copy of the lock, which would keep other runs waiting."""
+        self._ending_turn = threading.Lock()  # A thread that does not exist here may hold the old one.
         self._end_turn()
 
     def _end_turn(self) -> None:
@@ -138,13 +138,13 @@ class SessionGuard:
     # --- the end --------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Put back what was deleted meanwhile. Does not raise."""
+        """Put back what was deleted in the meantime. Does not raise."""
         if os.getpid() == self._owner:
             self.give_back()
             self._links.settle()
 
     def _remove_stubs(self) -> None:
-        # Only where Gemini has been seen to write to the real file: else the other one may be the one that it uses.
+        # Only if Gemini was seen writing to the real file; otherwise it may be using the other one.
         if self._session_id is None or not self._links.have_grown():
             return
         for path in session_files(self._folder, self._session_id):
@@ -153,7 +153,7 @@ class SessionGuard:
 
 
 class LiveSessionGuard(SessionGuard):
-    """The same for a session that a process serves while it stays: its lines are those of ACP."""
+    """The same for a live session, where Gemini's lines are those of ACP."""
 
     def __init__(self, environ: Mapping[str, str | None], project: str) -> None:
         super().__init__(environ, project)
@@ -165,10 +165,9 @@ class LiveSessionGuard(SessionGuard):
         return bool(self._links.originals)
 
     def is_over(self, chunk: bytes) -> bool:
-        """Whether nothing can happen to the session any more: it has a file, and after a resume no stub.
+        """Whether nothing can happen to the session any more: it has a file and, after a resume, no stub.
 
-        Gemini writes to the file of a resumed session when it gets the next prompt, which is long after others may
-        start.
+        Gemini writes to a resumed session's file only when it gets the next prompt, long after others may start.
         """
         if not self._is_open:
             answer = _first_answer(chunk)
@@ -178,7 +177,7 @@ class LiveSessionGuard(SessionGuard):
             self._end_turn()
             self._session_id = self._session_id or _named_in(answer)
         if self._session_id is None:
-            return True  # It was refused.
+            return True  # Gemini refused the session.
         if self._links.originals:
             return self._links.have_grown()
         for path in session_files(self._folder, self._session_id):
@@ -192,10 +191,10 @@ class LinkFolder:
     def __init__(self, gemini_folder: str) -> None:
         self._gemini_folder = gemini_folder
         self._path = os.path.join(gemini_folder, OWN_FOLDER, f"{host_identity()}.{secrets.token_hex(4)}")
-        self.originals: dict[str, int] = {}  # With their sizes when they were added.
+        self.originals: dict[str, int] = {}  # With the sizes they had when added.
 
     def add(self, original: str) -> None:
-        """Keep this file. What cannot be kept is used all the same, unprotected."""
+        """Keep this file. If that fails, the session is used unprotected."""
         link = os.path.join(self._path, os.path.basename(os.path.dirname(os.path.dirname(original))))
         try:
             _make_folder(link)
@@ -204,7 +203,7 @@ class LinkFolder:
                 os.link(original, link, follow_symlinks=False)
             except FileNotFoundError:
                 raise
-            except OSError:  # There are file systems without links.
+            except OSError:  # Some file systems have no links.
                 _copy(original, link)
         except OSError as error:
             logger.warning("a Gemini session cannot be kept from being deleted: %s", type(error).__name__)
@@ -223,7 +222,7 @@ class LinkFolder:
 
 
 def recover(gemini_folder: str) -> None:
-    """Clean up what dead hosts have left behind. Does not raise."""
+    """Clean up what hosts that died have left behind. Does not raise."""
     own_folder = os.path.join(gemini_folder, OWN_FOLDER)
     try:
         owners = os.listdir(own_folder)
@@ -234,20 +233,20 @@ def recover(gemini_folder: str) -> None:
             continue
         mine = os.path.join(own_folder, f"{host_identity()}.{secrets.token_hex(4)}")
         try:
-            os.rename(os.path.join(own_folder, owner), mine)  # Only one can do this.
+            os.rename(os.path.join(own_folder, owner), mine)  # Only one host can succeed.
         except OSError:
             continue
         settle(mine, gemini_folder)
 
 
 def settle(folder: str, gemini_folder: str) -> None:
-    """Put each original of these links back if it is gone, and remove the links. Does not raise."""
+    """Restore the original of each link if it is gone, and remove the links. Does not raise."""
     for project in _names(folder):
         for name in _names(os.path.join(folder, project)):
             link = os.path.join(folder, project, name)
             original = os.path.join(gemini_folder, "tmp", project, "chats", name)
             try:
-                if FILE_NAME.fullmatch(name):  # Anything else is a file of ours that was not finished.
+                if FILE_NAME.fullmatch(name):  # Anything else is an unfinished file of ours.
                     _restore(link, original)
                 os.unlink(link)
             except OSError as error:
@@ -258,7 +257,7 @@ def settle(folder: str, gemini_folder: str) -> None:
 
 
 def session_files(gemini_folder: str, session_id: str) -> list[str]:
-    """The files of a session, in whichever project, its stubs among them."""
+    """The files of a session in any project, including its stubs."""
     short_id = NOT_IN_FILE_NAMES.sub("_", session_id)[:8]
     chats = (os.path.join(gemini_folder, "tmp", name, "chats") for name in _names(os.path.join(gemini_folder, "tmp")))
     found = []
@@ -271,7 +270,7 @@ def session_files(gemini_folder: str, session_id: str) -> list[str]:
 
 
 def is_stub(path: str) -> bool:
-    """Whether a session file holds nothing but what Gemini sends to its model at the start."""
+    """Whether a session file contains nothing but what Gemini sends to its model at the start."""
     if not 0 < _size(path) <= LONGEST_STUB:
         return False
     try:
@@ -304,7 +303,7 @@ def _session_in(line: bytes) -> str | None:
 
 
 def _first_answer(chunk: bytes) -> dict[str, Any] | None:
-    """The answer to the first request of a session's own, if it is among these lines."""
+    """The answer to a session's own first request, if it is among these lines."""
     for line in chunk.split(b"\n"):
         if not line or b'"method"' in line[:64]:
             continue
@@ -333,14 +332,14 @@ def _belongs_to(path: str, session_id: str) -> bool:
 
 
 def _moved_from(path: str, minute: str) -> str:
-    """The file's path, after it was moved if Gemini would otherwise write its stub into it."""
+    """The file's path; the file is moved first if Gemini would otherwise write its stub into it."""
     folder, name = os.path.split(path)
     match = FILE_NAME.fullmatch(name)
     if match is None or match[1] < minute:
         return path
     moved = os.path.join(folder, name.replace(match[1], NO_MINUTE_OF_TODAY, 1))
     try:
-        os.link(path, moved, follow_symlinks=False)  # Unlike a rename, replaces nothing.
+        os.link(path, moved, follow_symlinks=False)  # Unlike a rename, a link replaces nothing.
         os.unlink(path)
     except OSError:
         return path
@@ -351,7 +350,7 @@ def _moved_from(path: str, minute: str) -> str:
 
 
 def _restore(link: str, original: str) -> None:
-    """Make `original` what it would be if nobody had deleted it: Gemini may have begun a new file of that name."""
+    """Make `original` what it would be if it had not been deleted; Gemini may have begun a new file of that name."""
     if not os.path.isdir(os.path.dirname(original)):
         return  # The user has deleted all of the project's sessions.
     try:
@@ -367,7 +366,7 @@ def _restore(link: str, original: str) -> None:
 
 
 def _holds(original: str, link: str) -> bool:
-    """Whether a file begins with all that is in our link to it, or our copy of it."""
+    """Whether a file begins with everything in our link to it, or in our copy of it."""
     with _open(original) as whole, _open(link) as beginning:
         if os.path.sameopenfile(whole.fileno(), beginning.fileno()):
             return True
@@ -378,7 +377,7 @@ def _holds(original: str, link: str) -> bool:
 
 
 def _join(link: str, original: str) -> None:
-    """Put what was there before the file was deleted before what was written since."""
+    """Write what was in the file before it was deleted, followed by what has been written since."""
     joined = f"{link}.joined"
     with _open(link) as before, _open(original) as since:
         with open(joined, "xb", opener=_private) as file:
@@ -389,7 +388,7 @@ def _join(link: str, original: str) -> None:
                 file.write(line if line.endswith(b"\n") else line + b"\n")
             _append_unknown(since, known, file)
         os.replace(joined, original)
-        with open(original, "ab") as file:  # What another Gemini has written while this was done.
+        with open(original, "ab") as file:  # What another Gemini has written in the meantime.
             _append_unknown(since, known, file)
 
 
@@ -433,7 +432,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _make_folder(path: str) -> None:
-    for _ in range(10):  # Another run, when it is over, removes the parents if they are empty.
+    for _ in range(10):  # Another run, when it ends, removes the parents if they are empty.
         try:
             os.makedirs(path, mode=0o700, exist_ok=True)
             return
@@ -450,7 +449,7 @@ def _names(folder: str) -> Iterator[str]:
 
 
 def _remove_folder(path: str) -> None:
-    with contextlib.suppress(OSError):  # Not empty: somebody else's.
+    with contextlib.suppress(OSError):  # Not empty: others use it.
         os.rmdir(path)
 
 

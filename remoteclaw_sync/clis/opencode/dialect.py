@@ -28,16 +28,16 @@ from . import stderr as opencode_stderr
 from . import two as opencode_two
 from .store import SessionStore
 
-# Reasons of a step's end after which OpenCode goes on, or has yet to say what went wrong.
+# Reasons for a step's end after which OpenCode continues, or has yet to say what went wrong.
 NOT_THE_LAST_WORD = frozenset({"tool-calls", "unknown", "error", "content-filter"})
 
 REJECTED = "rejected permission"  # Nobody could answer: OpenCode ends the turn.
-RULED_OUT = "specified a rule which prevents"  # A rule of the user's config: it goes on.
+RULED_OUT = "specified a rule which prevents"  # A rule in the user's config: the turn goes on.
 INVALID_TOOL = "invalid"
 
 
 class OpenCodeDialect(Dialect):
-    """Reads `opencode run --format json`. What the lines leave out is looked up in `store`, where there is one."""
+    """Reads `opencode run --format json`. What the lines leave out is looked up in `store`, if there is one."""
 
     HANDLERS = {
         "step_start": "_on_step_start",
@@ -51,7 +51,7 @@ class OpenCodeDialect(Dialect):
     def __init__(self) -> None:
         super().__init__()
         self.store: SessionStore | None = None
-        self._servers: Collection[str] = ()  # The names of the caller's.
+        self._servers: Collection[str] = ()  # Names of the caller's MCP servers.
         self._step_message: str | None = None
         self._parts_seen: set[str] = set()
         self._summaries: dict[str, bool] = {}
@@ -68,14 +68,14 @@ class OpenCodeDialect(Dialect):
         self._read_only = facts.get("read_only") is True
 
     def runs_tool(self) -> bool:
-        """OpenCode reports a tool only when it has ended, which may be long after `timeout`."""
+        """OpenCode reports a tool only after it has ended, which may be long after `timeout`."""
         store, message_id = self.store, self._step_message
         return store is not None and message_id is not None and store.runs_tool(message_id)
 
     # --- what the CLI says -----------------------------------------------------------------------------------
 
     def may_run_tool(self, chunk: bytes) -> bool:
-        """A step has begun that the store (see `_runs_tool`) cannot be asked about before its line has been read."""
+        """A step has begun. Until its line has been read, `runs_tool` cannot look it up in the store."""
         return b'"step_start"' in chunk
 
     def _on_step_start(self, line: Message) -> AgentEvent | None:
@@ -90,7 +90,7 @@ class OpenCodeDialect(Dialect):
     def _on_text(self, line: Message) -> AgentEvent | None:
         part = self._new_part(line)
         if part.get("synthetic"):
-            # OpenCode speaking to its model after a compaction: there is another step to come.
+            # OpenCode's own message to its model after a compaction: another step follows.
             self._go_on()
             return None
         words = part.get("text")
@@ -102,10 +102,10 @@ class OpenCodeDialect(Dialect):
         return AgentThinkingEvent(words) if words and not self._is_summary(part) else None
 
     def _on_tool_use(self, line: Message) -> Iterable[AgentEvent]:
-        """A tool that has ended; OpenCode prints nothing when it begins."""
+        """A tool call that has ended; OpenCode prints nothing when it begins."""
         part = self._new_part(line)
         state = mapping(part, "state")
-        # A later compaction shortens old results, and prints them again.
+        # A later compaction shortens old results and prints them again.
         if not state or "compacted" in mapping(state, "time"):
             return ()
         self._note_tool(part, state)
@@ -118,7 +118,7 @@ class OpenCodeDialect(Dialect):
         return use, result
 
     def _note_tool(self, part: Message, state: Message) -> None:
-        # What the provider ran itself, or an interruption cut off, does not make OpenCode ask the model again.
+        # After a call that the provider ran itself, or that was interrupted, OpenCode does not ask the model again.
         interrupted = mapping(state, "metadata").get("interrupted")
         if not opencode_two.is_provider_executed(part, state) and not interrupted:
             self._messages_with_tools.add(text(part, "messageID"))
@@ -140,7 +140,7 @@ class OpenCodeDialect(Dialect):
         reason = text(part, "reason")
         self.outcome.stop_reason = reason or None
         self.outcome.asks_again = reason == "tool-calls"
-        # "stop" after tool calls is a slip of some providers: OpenCode asks again.
+        # Some providers wrongly report "stop" after tool calls; OpenCode still asks again.
         called_tools = text(part, "messageID") in self._messages_with_tools
         if reason and reason not in NOT_THE_LAST_WORD and not called_tools and not self._is_summary(part):
             self.outcome.succeed()
@@ -168,7 +168,7 @@ class OpenCodeDialect(Dialect):
         self.outcome.session_id = text(line, "sessionID") or self.outcome.session_id
 
     def _new_part(self, line: Message) -> Message:
-        """The line's `part`, unless it has been there before: OpenCode prints every later change of one, too."""
+        """The line's `part`, or {} if it was seen before: OpenCode prints a part again whenever it changes."""
         if line.get("sessionID") != self.outcome.session_id:
             self._note_session(line)
         part = line.get("part")
@@ -182,7 +182,7 @@ class OpenCodeDialect(Dialect):
         return part
 
     def _is_summary(self, part: Message) -> bool:
-        """Whether this belongs to OpenCode's summary of a conversation that became too long. Lines do not say so."""
+        """Whether a part belongs to OpenCode's summary of a conversation that became too long; lines do not say."""
         message_id = part.get("messageID")
         if type(message_id) is not str:
             return False
@@ -244,17 +244,17 @@ class OpenCodeDialect(Dialect):
 
 
 def output_of(state: Message) -> str:
-    """What a tool gave back, in words."""
+    """A tool's output as text."""
     output = text(state, "output") or text(state, "error")
     attached = [f"[{text(file, 'mime') or 'file'}]" for file in items(state, "attachments") if isinstance(file, dict)]
     return "\n".join([output, *attached] if output else attached)
 
 
 def has_failed(part: Message, state: Message) -> bool:
-    """Whether a tool that has ended did not do what it should."""
+    """Whether a finished tool call failed."""
     tool = text(part, "tool")
     if state.get("status") == "error" or tool == INVALID_TOOL:
         return True
-    # A command that failed has still "completed"; one that ran out of time has no exit code.
+    # A command that failed is still "completed"; one that timed out has no exit code.
     told, exit_code = opencode_two.exit_code(part, state)
     return told and exit_code != 0

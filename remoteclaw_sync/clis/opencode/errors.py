@@ -10,8 +10,8 @@ from ...types import AgentErrorEvent, ErrorSubtype
 from ...wire.fields import Message, integer, mapping, text, wording
 from . import two as opencode_two
 
-# After these it always gives up. Others it may survive: it compacts a conversation that has become too long, and goes
-# on without a file it could not read.
+# After these OpenCode always gives up. It may survive others: it compacts a conversation that has become too long, and
+# continues without a file it could not read.
 FATAL_ERRORS = frozenset(
     {
         "APIError",
@@ -31,17 +31,17 @@ SUBTYPES: dict[str, ErrorSubtype] = {
 
 
 def is_fatal(error: Message) -> bool:
-    """Whether OpenCode is sure to end after it."""
+    """Whether OpenCode always gives up after this error."""
     return name_of(error) in FATAL_ERRORS or opencode_two.is_error(error)
 
 
 def name_of(error: Message) -> str:
-    """OpenCode's name for it; what its own server refuses has only a tag."""
+    """OpenCode's name for the error; a refusal by its own server has only a tag."""
     return text(error, "name") or text(error, "_tag")
 
 
 def message_of(error: Message) -> str:
-    """The vendor's message, or the best there is."""
+    """The vendor's message, or the best substitute."""
     data = mapping(error, "data")
     said = wording(data.get("message")) or wording(error.get("message")) or name_of(error).strip()
     return said or "opencode reported an error without a message"

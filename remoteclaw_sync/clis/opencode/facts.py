@@ -10,12 +10,12 @@ PACKAGE_OF_TWO = "@opencode/cli"
 
 
 def config_files(project: str) -> tuple[str, ...]:
-    """The configuration of a project. If there are both, the second is read last and wins."""
+    """The configuration of a project. If both exist, the second is read last and wins."""
     return tuple(os.path.join(project, ".opencode", name) for name in ("opencode.json", "opencode.jsonc"))
 
 
 def data_folder(env: Environment) -> str:
-    """Where it keeps its login and sessions."""
+    """Where OpenCode keeps its login and sessions."""
     return os.path.join(env.get("XDG_DATA_HOME") or os.path.join(home_of(env), ".local", "share"), "opencode")
 
 

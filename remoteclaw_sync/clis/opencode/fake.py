@@ -1,4 +1,4 @@
-"""What OpenCode would print: the lines of its fake (see `remoteclaw_sync.testing`)."""
+"""The lines that OpenCode would print, for its fake (see `remoteclaw_sync.testing`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..fake import TOKENS_IN, TOKENS_OUT, Fake, Line, Script
 
 
 def _lines(script: Script) -> Iterator[Line]:
-    # A step (one answer of the model) is a message: OpenCode goes on after one that has called tools.
+    # A step (one answer of the model) is a message; OpenCode continues after one that has called tools.
     for number, tool in enumerate(script.tools):
         state: Line = {"status": "completed", "input": dict(tool.input), "output": tool.output}
         if tool.is_error:

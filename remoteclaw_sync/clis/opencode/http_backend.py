@@ -1,8 +1,8 @@
-"""A child that is talked to by HTTP: `opencode acp` opens a server, and ends when its stdin does.
+"""A child that we talk to over HTTP: `opencode acp` opens a server, and exits when its stdin is closed.
 
-What is sent are lines `{"id", "method": "POST /session", "params": {"body", "limit"}}`; what comes back are the answers
-`{"id", "result": {"status", "type", "body"}}` and the server's events, as it sends them. `WAIT` is answered (`{"id",
-"result": "rung"}`) after `limit` seconds, and `END` closes the child's stdin.
+We send it lines like `{"id", "method": "POST /session", "params": {"body", "limit"}}`. It returns answers like
+`{"id", "result": {"status", "type", "body"}}` and, unchanged, the server's events. The method `WAIT` is answered
+(`{"id", "result": "rung"}`) after `limit` seconds, and `END` closes the child's stdin.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ else:
     from ...process.posix import PosixBackend as PlatformBackend
 
 MAX_STDOUT_LINE = 1 << 20
-DEFAULT_LIMIT = 60.0  # Seconds for an answer.
-# Its answer comes only when the server listens: so the port is our child's, and nobody else gets the password.
+DEFAULT_LIMIT = 60.0  # Seconds until an answer must arrive.
+# OpenCode answers this only when its server listens. Then the port is our child's, and nobody else gets the password.
 INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -39,7 +39,7 @@ INITIALIZE = {
 
 
 class HttpBackend:
-    """See `process.backend.Backend`. Whatever comes by HTTP is handed on in the supervisor's thread."""
+    """See `process.backend.Backend`. What arrives over HTTP is passed on in the supervisor's thread."""
 
     def __init__(self, launch: Launch, events: Sink, diagnostics: Sink, *, door: Callable[[], Door]) -> None:
         hello = json.dumps(INITIALIZE).encode() + b"\n"
@@ -48,7 +48,7 @@ class HttpBackend:
         self._stdout: LineFramer | None = LineFramer(MAX_STDOUT_LINE)
         self._client = HttpClient(door(), launch.max_line_bytes, self._hear, self._on_opened)
         self._heard: deque[bytes] = deque()
-        self._unsaid = [launch.stdin]  # Until there is a server to say it to.
+        self._unsaid = [launch.stdin]  # Kept until the server is ready.
         self._is_open = False
         self._gave_up = False
         self._lock = threading.Lock()
@@ -109,7 +109,7 @@ class HttpBackend:
     # --- what it says -----------------------------------------------------------------------------------------
 
     def _on_stdout(self, chunk: bytes) -> None:
-        """Until the greeting is answered. What comes later is for clients of another kind."""
+        """Read stdout only until the greeting is answered. Later output is for ACP clients, not for us."""
         block = None if self._stdout is None else self._stdout.push_block(chunk)
         for line in [] if block is None else block.split(b"\n"):
             message = parse_line(line.decode(errors="replace")) or {}

@@ -1,7 +1,7 @@
 """All connections to one OpenCode server, in one thread: the stream of its events, and a connection for each request.
 
-It says what it hears in lines, in the order of arrival. Neither a request that takes as long as a turn nor a server
-that does not answer keeps anybody waiting.
+What arrives is passed on as lines, in order of arrival. Neither a request that takes as long as a turn nor a server
+that does not answer blocks a caller.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 READ_SIZE = 65_536
-MAX_IN_FLIGHT = 16  # Connections at once; further requests wait. A turn has one or two, its answers come and go.
+MAX_IN_FLIGHT = 16  # Connections at once; more requests wait. A turn keeps one or two open; the others are brief.
 JOIN_SECONDS = 5.0
 CONNECT_SECONDS = 10.0
 RECONNECT_SECONDS = 0.2
@@ -45,7 +45,7 @@ UNAUTHORIZED = 401
 
 @attrs.frozen
 class Door:
-    """Where the server listens, and what it lets us in by."""
+    """Where the server listens, and the password that lets us in."""
 
     port: int
     password: str = attrs.field(repr=False)
@@ -53,7 +53,7 @@ class Door:
 
 @attrs.frozen
 class Ask:
-    """A request; `limit` in seconds, None if it may take as long as the turn does."""
+    """A request; `limit` is in seconds, None if it may take as long as the turn."""
 
     number: int
     method: str
@@ -63,10 +63,10 @@ class Ask:
 
 
 class HttpClient:
-    """`submit`, `pause`, `resume`, `stop` may be called from any thread; `say` is called in the client's own.
+    """`submit`, `pause`, `resume` and `stop` may be called from any thread; `say` is called in the client's own.
 
-    First it makes sure that the server lets nobody in without the password, then it listens to its events, and only
-    then it makes requests. `opened` is called with None when that is done, or with the reason why it cannot be.
+    The client first checks that the server admits nobody without the password, then opens the event stream, and only
+    then sends requests. `opened` is called with None when the stream is open, or with the reason why that failed.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class HttpClient:
     # --- for anyone -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin. Raises OSError or RuntimeError if there is no descriptor or thread to be had."""
+        """Start the thread. Raises OSError or RuntimeError if no descriptor or thread is available."""
         self._selector = selectors.DefaultSelector()
         self._bell = socket.socketpair()
         for end in self._bell:
@@ -105,23 +105,23 @@ class HttpClient:
         self._thread.start()
 
     def submit(self, ask: Ask) -> None:
-        """Make this request when there is room; what comes of it is said. Does not block."""
+        """Send this request when a connection is free, and pass its result to `say`. Does not block."""
         with self._lock:
             self._asked.append(ask)
         self._ring()
 
     def pause(self) -> None:
-        """Read no more for now."""
+        """Stop reading for now."""
         self._paused = True
         self._ring()
 
     def resume(self) -> None:
-        """Read on."""
+        """Continue reading."""
         self._paused = False
         self._ring()
 
     def stop(self) -> None:
-        """Say what has arrived, close all, and wait until the thread is gone."""
+        """Pass on what has arrived, close everything, and wait until the thread has ended."""
         self._stopping = True
         self._ring()
         thread = self._thread
@@ -131,7 +131,7 @@ class HttpClient:
             self._close()
 
     def forget_after_fork(self) -> None:
-        """In a forked copy of the host, which has no such thread: close its copies of the descriptors."""
+        """In a forked copy of the host, where this thread does not exist: close its copies of the descriptors."""
         self._lock = threading.Lock()
         self._close()
 
@@ -141,7 +141,7 @@ class HttpClient:
             try:
                 bell[1].send(b"!")
             except OSError:
-                pass  # Full, so it rings already; or closed.
+                pass  # Full, so the thread will wake up anyway; or closed.
 
     # --- its thread -------------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class HttpClient:
         self._connections.add(connection)
         connection.begin()
 
-    # --- what its connections tell it -------------------------------------------------------------------------
+    # --- called by its connections ----------------------------------------------------------------------------
 
     @property
     def door(self) -> Door:
@@ -227,7 +227,7 @@ class HttpClient:
         return self._paused
 
     def watch(self, connection: _Connection, events: int) -> None:
-        """Have it moved when it can be; 0: not at all."""
+        """Call the connection's `move` on these events; 0: never."""
         selector, sock = self._selector, connection.socket
         if selector is None or sock is None or events == connection.watched:
             return
@@ -240,7 +240,7 @@ class HttpClient:
         connection.watched = events
 
     def drop(self, connection: _Connection) -> None:
-        """It is of no more use."""
+        """Close a connection that is no longer needed."""
         if connection in self._connections:
             self._connections.discard(connection)
             self.watch(connection, 0)
@@ -251,14 +251,14 @@ class HttpClient:
             self._say(data)
 
     def checked(self, status: int) -> None:
-        """The server's answer to somebody without the password."""
+        """The server has answered the request without the password."""
         if status == UNAUTHORIZED:
             self._listen()
         else:
             self._opened(f"its server lets in anybody (status {status} without a password)")
 
     def listening(self) -> None:
-        """The stream of events has begun."""
+        """The event stream is open."""
         if self._is_open:
             self._say(b'{"method":"reconnected","params":{}}\n')
         else:
@@ -266,7 +266,7 @@ class HttpClient:
             self._opened(None)
 
     def not_listening(self, reason: str) -> None:
-        """The stream of events has ended, or could not be begun."""
+        """The event stream has ended, or could not be opened."""
         if not self._is_open:
             self._opened(reason)
         elif not self._stopping:
@@ -276,7 +276,7 @@ class HttpClient:
     # --- the end ----------------------------------------------------------------------------------------------
 
     def _read_the_rest(self) -> None:
-        """Of a process that is gone: what it has still written."""
+        """Read what the process wrote before it ended."""
         self._paused = False
         for connection in [*self._connections]:
             connection.move()
@@ -296,7 +296,7 @@ class HttpClient:
 
 
 class _Connection:
-    """One request and what comes back."""
+    """One request and its response."""
 
     def __init__(self, client: HttpClient, limit: float | None) -> None:
         self._client = client
@@ -334,7 +334,7 @@ class _Connection:
         self._client.watch(self, selectors.EVENT_READ | selectors.EVENT_WRITE)
 
     def check(self, now: float) -> None:
-        """Give up if it is late; read or not, as the client wishes."""
+        """Fail if it is overdue; start or stop reading as the client wishes."""
         if self.due is not None and now >= self.due:
             self._fail("no answer in time")
             return
@@ -342,7 +342,7 @@ class _Connection:
         self._client.watch(self, reads | (selectors.EVENT_WRITE if self._unsent else 0))
 
     def move(self) -> None:
-        """Send and receive what can be."""
+        """Send and receive as much as possible now."""
         try:
             self._send()
             if not self._client.is_paused:
@@ -386,7 +386,7 @@ class _Connection:
 
 
 class _Check(_Connection):
-    """Asks for something without the password."""
+    """Sends a request without the password."""
 
     def __init__(self, client: HttpClient) -> None:
         super().__init__(client, CONNECT_SECONDS)
@@ -395,7 +395,7 @@ class _Check(_Connection):
         return request_bytes("GET", HEALTH_PATH, f"{HOST}:{self._client.door.port}")
 
     def received(self, body: bytes) -> None:
-        """What it says does not matter."""
+        """Only the status matters."""
 
     def over(self) -> None:
         self._client.checked(self._response.status or 0)
@@ -405,7 +405,7 @@ class _Check(_Connection):
 
 
 class _Events(_Connection):
-    """The stream of events. It ends with the server."""
+    """The event stream. It ends with the server."""
 
     def __init__(self, client: HttpClient) -> None:
         super().__init__(client, CONNECT_SECONDS)
@@ -434,7 +434,7 @@ class _Events(_Connection):
 
 
 class _Request(_Connection):
-    """One request of the dialect's."""
+    """One request from the dialect."""
 
     def __init__(self, client: HttpClient, ask: Ask) -> None:
         super().__init__(client, ask.limit)

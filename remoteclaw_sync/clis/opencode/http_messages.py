@@ -1,4 +1,4 @@
-"""HTTP/1.1 and server-sent events, as much of them as OpenCode's own server needs. Fed, never connected."""
+"""HTTP/1.1 and server-sent events, as much of them as OpenCode's own server needs. Does no I/O itself."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ EVENTS_TYPE = "text/event-stream"
 
 
 class BadResponse(ValueError):
-    """What came back is no HTTP."""
+    """The response is not valid HTTP."""
 
 
 def authorization(password: str) -> str:
-    """The header by which the server knows us."""
+    """The header by which the server recognises us."""
     return "Basic " + base64.b64encode(f"{USER}:{password}".encode()).decode()
 
 
 def request_bytes(method: str, path: str, host: str, body: Any = None, password: str | None = None) -> bytes:
-    """A whole request. Each has a connection of its own, so that none has to wait for another."""
+    """A whole request. Each has its own connection, so that none has to wait for another."""
     headers = {"Host": host, "Connection": "close", "Accept": f"{JSON_TYPE}, {EVENTS_TYPE}"}
     if password is not None:
         headers["Authorization"] = authorization(password)
@@ -40,30 +40,30 @@ def request_bytes(method: str, path: str, host: str, body: Any = None, password:
 
 
 class Response:
-    """What comes back on one connection: `status` and `headers` once they are known, `is_over` when all is there."""
+    """The response on one connection: `status` and `headers` once they are known, `is_over` when it is complete."""
 
     def __init__(self) -> None:
         self.status: int | None = None
         self.headers: Mapping[str, str] = {}
         self.is_over = False
         self._unread = bytearray()
-        self._left: int | None = None  # Bytes of the body, or of its current chunk; None: until the connection ends.
+        self._left: int | None = None  # Bytes left of the body or its current chunk; None: until the connection ends.
         self._chunked = False
 
     @property
     def media_type(self) -> str:
-        """Without its parameters."""
+        """The content type without its parameters."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     def feed(self, data: bytes) -> bytes:
-        """What of the body these bytes hold. Raises BadResponse."""
+        """The part of the body that these bytes contain. Raises BadResponse."""
         self._unread += data
         if self.status is None and not self._read_head():
             return b""
         return self._read_chunks() if self._chunked else self._read_plain()
 
     def end(self) -> None:
-        """The connection has ended. Raises BadResponse if something is missing."""
+        """The connection has ended. Raises BadResponse if the response is incomplete."""
         if not self.is_over and (self.status is None or self._chunked or self._left):
             raise BadResponse("the connection ended before the answer did")
         self.is_over = True
@@ -81,7 +81,7 @@ class Response:
             code = rest[:3]
             if not version.startswith("HTTP/1.") or not (code.isascii() and code.isdigit() and len(code) == 3):
                 raise BadResponse("the answer is no HTTP/1.1")
-            if int(code) >= 200:  # Others announce one that follows.
+            if int(code) >= 200:  # 1xx responses announce another one.
                 self.status = int(code)
                 self._understand(lines)
         return True
@@ -114,7 +114,7 @@ class Response:
                 break
             assert self._left is not None
             if self._left == 0:
-                self.is_over = True  # Trailers are not of interest.
+                self.is_over = True  # Trailers are ignored.
                 break
             piece = bytes(self._unread[: self._left])
             del self._unread[: len(piece)]
@@ -142,13 +142,13 @@ class Response:
 
 
 class EventStream:
-    """The data of server-sent events, one line each. (OpenCode's are JSON, which needs no more than one.)"""
+    """The data of server-sent events, one line each. (OpenCode's are JSON, which needs only one.)"""
 
     def __init__(self, max_line_bytes: int) -> None:
         self._framer = LineFramer(max_line_bytes)
 
     def feed(self, body: bytes) -> bytes:
-        """The data of the events that these bytes complete, as lines."""
+        """The data of the events completed by these bytes, as lines."""
         block = self._framer.push_block(body)
         if block is None:
             return b""
@@ -157,7 +157,7 @@ class EventStream:
 
 
 def answer_line(number: int, status: int, media_type: str, body: bytes) -> bytes:
-    """An answer, as a line for the dialect. What is not JSON is left out: unknown routes are answered with a page."""
+    """An answer, as a line for the dialect. Bodies other than JSON are left out: unknown routes return a web page."""
     told = b"null"
     if media_type == JSON_TYPE and body.strip():
         try:
@@ -169,10 +169,10 @@ def answer_line(number: int, status: int, media_type: str, body: bytes) -> bytes
 
 
 def rung_line(number: int) -> bytes:
-    """That the time is over which was to be waited, as a line for the dialect."""
+    """A line that tells the dialect that a `WAIT` is over."""
     return b'{"id":%d,"result":"rung"}\n' % number
 
 
 def failure_line(number: int, message: str) -> bytes:
-    """That there is no answer, as a line for the dialect."""
+    """A line that tells the dialect that there is no answer."""
     return json.dumps({"id": number, "error": {"code": 0, "message": message}}).encode() + b"\n"

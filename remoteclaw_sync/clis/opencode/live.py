@@ -1,8 +1,8 @@
-"""OpenCode's server, as of 1.18.33: requests and events, while a process stays.
+"""OpenCode's server, as of 1.18.33: requests and events of a process that serves many turns.
 
-One process serves one session and the sub-agents of it. An answer may overtake the events before it, and an event may
-tell of a later state than the one it was sent for: so a turn is over when its prompt is answered *and* the session has
-become idle after the message that the answer names.
+One process serves one session and its sub-agents. An answer may overtake earlier events, and an event may show a later
+state than the one it was sent for. So a turn is over when its prompt has been answered *and* the session has become
+idle after the message that the answer names.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from .live_messages import LiveMessages
 from .live_settings import SessionSettings, prompt_parts, route
 
 NEEDED = FACTS.support[0].least
-SETTLE_SECONDS = 0.3  # After an error or an abort the last state of a tool may come late.
-LOST_SECONDS = 5.0  # From the answer to a prompt to asking whether its end was missed.
+SETTLE_SECONDS = 0.3  # After an error or an abort, a tool's last state may arrive late.
+LOST_SECONDS = 5.0  # After a prompt's answer, until we ask whether we missed the turn's end.
 ANSWER_SECONDS = 60.0
 HANDSHAKE_SECONDS = 120.0  # A folder's first request starts its MCP servers.
-MESSAGES_READ = 100  # Of those that may have been missed.
+MESSAGES_READ = 100  # The most that are read again if some may have been missed.
 
-NOT_LIFE = (b'"server.heartbeat"', b'"session.status"', b'"result":"rung"')  # The last is our own clock.
+NOT_LIFE = (b'"server.heartbeat"', b'"session.status"', b'"result":"rung"')  # The last is our own timer.
 FEW_BYTES = 8_192
 
 NO_MODEL_OF_ITS_OWN = "opencode keeps the model of its session: give set_model() a name"
@@ -50,35 +50,35 @@ ABORTED = "MessageAbortedError"
 
 
 class OpenCodeLiveDialect(LiveMessages):
-    """Talks with one server, by lines (see http_backend.py)."""
+    """Talks to one server in lines (see http_backend.py)."""
 
-    HANDLERS = {}  # Events have a payload and no type.
+    HANDLERS = {}  # Events have a `payload` and no `type`.
 
     def __init__(self) -> None:
         self._peer = Peer(envelope=False)
         super().__init__()
         self.settings = SessionSettings()
-        self._left_to_hear = 0  # Answers of the handshake.
+        self._left_to_hear = 0  # Answers that the handshake still waits for.
         self._handshake_over = False
-        self._no_session: AgentErrorEvent | None = None  # Why the one asked for cannot be had.
+        self._no_session: AgentErrorEvent | None = None  # Why the requested session is not available.
         self._model: str | None = None
         self._own_model: str | None = None
-        self._names_model = False  # OpenCode's own choice has to be said: it would take the last one.
-        self._number = 0  # Of the turn.
+        self._names_model = False  # OpenCode's own choice must be named, or it takes the last one.
+        self._number = 0  # Identifies the turn.
         self._new_turn()
 
     def _new_turn(self) -> None:
         self._number += 1
         self._forget_messages()
         self._prompt: AgentExecuteParams | None = None
-        self._body: Message | None = None  # What waits for the session.
-        self._early: list[str] = []  # Words that came before the prompt was there: they must not overtake it.
-        self._posts = 0  # Prompts without an answer.
-        self._answer: Message = {}  # The message that the last of them was answered with.
+        self._body: Message | None = None  # The prompt, while it waits for the session.
+        self._early: list[str] = []  # Steering before the prompt has arrived: it must not overtake the prompt.
+        self._posts = 0  # Unanswered prompts.
+        self._answer: Message = {}  # The message in the answer to the last prompt.
         self._begun = False
         self._interrupted = False
         self._aborting = False
-        self._settled: set[str] = set()  # Messages after which the session was idle.
+        self._settled: set[str] = set()  # Messages after which the session became idle.
         self._settling = False
         self._ends_when_idle = False
 
@@ -105,7 +105,7 @@ class OpenCodeLiveDialect(LiveMessages):
         self._peer.request(method, given, then)
 
     def opening(self, fields: AgentExecuteParams) -> bytes:
-        return b""  # It is the server that speaks first.
+        return b""  # The server speaks first.
 
     def begin_turn(self, params: AgentExecuteParams) -> bytes:
         self.outcome = RunOutcome(session_id=self._session or self.outcome.session_id)
@@ -138,7 +138,7 @@ class OpenCodeLiveDialect(LiveMessages):
         model = self._model or (self._own_model if self._names_model else None)
         body = {**self.settings.options(model), **body}
         path = route("session", self._session, "message")
-        # Not `prompt_async`: without an answer, one could not tell which words have been answered.
+        # Not `prompt_async`: it gives no answer, so we could not know which prompts have been answered.
         self._request(f"POST {path}", lambda answer: self._on_prompt_answer(number, answer), body, None)
 
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
@@ -156,7 +156,7 @@ class OpenCodeLiveDialect(LiveMessages):
         self._asks.clear()
         if self._session is None or self._body is not None:
             if self._handshake_over and self._session is None and self._no_session is None:
-                return None  # The session is being made.
+                return None  # The session is being created.
             self._body = None
             self._wait(0.0, self._finish)
         else:
@@ -164,7 +164,7 @@ class OpenCodeLiveDialect(LiveMessages):
         return self._peer.take()
 
     def _abort(self) -> None:
-        """Only this ends a turn: that nobody waits for the answer does not."""
+        """End the turn. Closing the prompt's connection would not end it."""
         if self._session is None or self._aborting:
             return
         self._aborting, number = True, self._number
@@ -177,7 +177,7 @@ class OpenCodeLiveDialect(LiveMessages):
         self._request(f"POST {route('session', self._session, 'abort')}", done, {})
 
     def steer(self, text: str) -> bytes:
-        # A second prompt is taken in at the next step.
+        # OpenCode reads a second prompt at its next step.
         if self._begun:
             self._send_prompt({"parts": prompt_parts(text)})
         else:
@@ -185,7 +185,7 @@ class OpenCodeLiveDialect(LiveMessages):
         return self._peer.take()
 
     def set_model(self, name: str | None) -> bytes:
-        # OpenCode keeps to the last model that a session had, even to one that does not exist.
+        # OpenCode keeps using the session's last model, even one that does not exist.
         self._names_model = self._names_model or self._model is not None
         if name is None and self._names_model and self._own_model is None:
             self._told.append(AgentErrorEvent(NO_MODEL_OF_ITS_OWN, errors.CLI_WARNING))
@@ -194,7 +194,7 @@ class OpenCodeLiveDialect(LiveMessages):
 
     def set_permission_mode(self, mode: PermissionMode, started_with: PermissionMode) -> bytes | None:
         if "read-only" in (mode, started_with):
-            return None  # It is a matter of rules that are read at the start.
+            return None  # It depends on rules that OpenCode reads only at its start.
         self._asks.mode = mode
         return b""
 
@@ -203,7 +203,7 @@ class OpenCodeLiveDialect(LiveMessages):
         return self._peer.take()
 
     def farewell(self) -> bytes:
-        return b""  # At the end of its stdin it exits, and ends its tools before.
+        return b""  # When its stdin is closed, it ends its tools and exits.
 
     # --- the handshake --------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class OpenCodeLiveDialect(LiveMessages):
         self._model = settings.model
         self._asks.begin(settings)
         where = {"directory": settings.directory}
-        # Not `/config`, which would tell the user's keys.
+        # Not `/config`, which would reveal the user's keys.
         asked = [(f"GET {route('session', 'status', **where)}", self._on_warm)]
         if settings.asks:
             asked.append((f"GET {route('agent', **where)}", self._asks.on_agents))
@@ -239,7 +239,7 @@ class OpenCodeLiveDialect(LiveMessages):
         self._request(method, heard, limit=HANDSHAKE_SECONDS)
 
     def _on_refused(self, params: Message) -> None:
-        """The process ends by itself, or is ended now: its end is the turn's."""
+        """The process ends by itself or is ended here, and the turn ends with it."""
         version, reason = text(params, "version"), text(params, "reason")
         if version.startswith("2."):
             message, code = opencode_two.NO_LIVE_SESSIONS, errors.UNSUPPORTED_OPTION
@@ -254,10 +254,10 @@ class OpenCodeLiveDialect(LiveMessages):
         self._request("END")
 
     def _on_warm(self, status: int, body: Any) -> None:
-        """OpenCode has looked at the folder."""
+        """OpenCode has initialised the folder; the answer itself is not needed."""
 
     def _on_servers(self, status: int, body: Any) -> None:
-        """Which of the caller's MCP servers do not work."""
+        """Report the caller's MCP servers that do not work."""
         if status != 200 or not isinstance(body, dict):
             return
         for name in self.settings.servers:
@@ -314,7 +314,7 @@ class OpenCodeLiveDialect(LiveMessages):
         return b'"session.idle"' in chunk
 
     def runs_tool(self) -> bool:
-        return False  # It tells of all.
+        return False  # It reports every call.
 
     def _read(self, message: Message) -> Extracted:
         payload = message.get("payload")
@@ -347,7 +347,7 @@ class OpenCodeLiveDialect(LiveMessages):
         if provider and self._model is None and not self._names_model:
             self._own_model = f"{provider}/{model}"
         if self._interrupted:
-            self._abort()  # The first one may have come before the prompt.
+            self._abort()  # The first abort may have arrived before the prompt.
             return
         self._begun = True
         early, self._early = self._early, []
@@ -385,7 +385,7 @@ class OpenCodeLiveDialect(LiveMessages):
         if not self._is_root(properties) or not error or self._interrupted:
             return
         if reported.name_of(error) == ABORTED:
-            return  # Late news of a turn that was aborted; one that was aborted now is answered so.
+            return  # A late error of an earlier turn; if this turn was aborted, its answer says so.
         if self._failed is not None or self.outcome.terminal is not None:
             return
         if reported.is_fatal(error):
@@ -398,7 +398,7 @@ class OpenCodeLiveDialect(LiveMessages):
             return
         self._posts -= 1
         if isinstance(answer, Failed):
-            self._read_again()  # If the process is gone, that is what ends the turn.
+            self._read_again()  # If the process is gone, its exit ends the turn.
             return
         self._begun = True
         status, body = _status_and_body(answer)
@@ -413,7 +413,7 @@ class OpenCodeLiveDialect(LiveMessages):
         if self._posts or not self._answer or self._settling or self.outcome.terminal is not None:
             return
         if self._aborting:
-            return  # It would end the next turn, if that began before it is answered.
+            return  # The abort would end the next turn if that began before it is answered.
         message = text(self._answer, "id")
         if self._interrupted or self._failed or mapping(self._answer, "error"):
             self._settling = True
@@ -424,7 +424,7 @@ class OpenCodeLiveDialect(LiveMessages):
             self._wait(LOST_SECONDS, self._look_again)
 
     def _finish_once_idle(self) -> None:
-        """An error told after its turn would be taken for one of the next turn. It comes before the idle state."""
+        """Wait for the idle state, which follows all errors: a later error would be taken for one of the next turn."""
         if self._interrupted or not text(self._answer, "id") or self._is_idle:
             self._finish()
         else:
@@ -436,7 +436,7 @@ class OpenCodeLiveDialect(LiveMessages):
         return text(self._answer, "id") in self._settled
 
     def _go_on_or_finish(self) -> None:
-        """Several refusals at once end the turn: the model has not heard why, and is told so."""
+        """Several refusals at once end the turn before the model has heard the reasons; it is told them now."""
         unheard = self._asks.take_unheard()
         if unheard and text(self._answer, "finish") == "tool-calls":
             self._answer = {}
@@ -449,7 +449,7 @@ class OpenCodeLiveDialect(LiveMessages):
             self._read_again()
 
     def _finish(self) -> None:
-        """The verdict on the turn."""
+        """Decide how the turn ended, and report it."""
         if self.outcome.terminal is not None:
             return
         self._asks.clear()
@@ -466,10 +466,10 @@ class OpenCodeLiveDialect(LiveMessages):
     def _judge(self) -> None:
         answered_with = mapping(self._answer, "error")
         if self._failed is None and not answered_with:
-            self._on_step()  # What may have been wrong was not.
+            self._on_step()  # A doubtful error was not fatal after all.
             self.outcome.succeed()
             return
-        # What the server refuses has its cause in an event only.
+        # If the server refused the prompt, only an event has the cause.
         is_vague = not text(self._answer, "id")
         self._fail(self._failed or (self._doubtful_error if is_vague else None) or answered_with)
 
@@ -488,7 +488,7 @@ class OpenCodeLiveDialect(LiveMessages):
         self._read_again()
 
     def _read_again(self) -> None:
-        """Ask for all that events would have told."""
+        """Ask for everything that missed events would have reported."""
         if self._session is None or self.outcome.terminal is not None:
             return
         number = self._number
@@ -550,7 +550,7 @@ EVENTS: Mapping[str, Any] = {
 
 
 def _status_and_body(answer: Answered | Failed) -> tuple[int, Any]:
-    """0 if there was no answer."""
+    """The status and body of an answer; the status is 0 if there was none."""
     if isinstance(answer, Failed) or not isinstance(answer.result, dict):
         return 0, None
     status = answer.result.get("status")
@@ -558,12 +558,12 @@ def _status_and_body(answer: Answered | Failed) -> tuple[int, Any]:
 
 
 def _refusal(status: int, body: Any) -> Message:
-    """The server's own words for a request that it did not take, as an error like others."""
+    """The server's error for a request that it refused, in the form of the other errors."""
     if isinstance(body, dict) and (reported.name_of(body) or mapping(body, "data")):
         return body
     return {"name": "UnknownError", "data": {"message": f"{NO_ANSWER} as it should (status {status})"}}
 
 
 def _first_line(message: str) -> str:
-    """Without the stack that may follow."""
+    """The message without the stack trace that may follow it."""
     return message.partition("\n    at ")[0].strip() or message

@@ -1,7 +1,7 @@
-"""What OpenCode asks its user while a turn runs: for permission, and questions. Every request gets an answer.
+"""What OpenCode asks its user during a turn: permissions and questions. Every request gets an answer.
 
-A yes is always a yes for this once: OpenCode would keep an "always" for all sessions of the folder. A no always has
-words: without them it would end the turn.
+Permission is always granted only once: OpenCode would apply an "always" to all sessions of the folder. A refusal always
+has a message: without one it would end the turn.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from .config import ASK_RULES
 from .live_settings import SessionSettings, route
 from .rules import Rule, denies, read_rules
 
-# How long a request waits for the call that it is about, which has the arguments and comes right after it.
+# How long a request waits for the call that it is about. The call has the arguments, and arrives right after it.
 CALL_SECONDS = 1.0
-HOLD_SECONDS = 0.1  # In which requests of calls that were made together arrive.
-# How long a refusal waits for calls that run and have not asked yet: a shell's first request may take a second, and
-# OpenCode would refuse it along with the other. Some will not ask before: two edits of a file, or what needs no asking.
+HOLD_SECONDS = 0.1  # Requests of calls that were made together arrive within this time.
+# How long a refusal waits for running calls that have not asked yet: a shell's first request may take a second, and
+# OpenCode would refuse it along with the other. Some never ask in that time: the second of two edits of a file, or a
+# tool that needs no permission.
 MOST_HOLD_SECONDS = 5.0
 GONE = 404
 QUESTION_TOOL = "question"
-# Asked for beside the permission of the tool itself.
+# Permissions that are asked for in addition to the tool's own.
 ABOUT_THE_CALL = ("external_directory", "doom_loop")
 
 NO_OTHER_INPUT = "opencode cannot change the arguments of a call, so it was refused"
@@ -52,7 +53,7 @@ Request = Callable[..., None]  # (method, then, body)
 
 @attrs.define
 class _Ask:
-    """One request of OpenCode's."""
+    """One request from OpenCode."""
 
     id: str
     session: str
@@ -70,32 +71,32 @@ class _Ask:
 
 
 class Asks:
-    """Those that are open, of the session and of its sub-agents. Says its answers by `request`."""
+    """The open requests of the session and its sub-agents. Sends answers through `request`."""
 
     def __init__(self, request: Request, parents: Mapping[str, str], tell: Callable[[AgentEvent], None]) -> None:
         self._request = request
-        self._parents = parents  # The calls that began sub-agents, by their sessions.
+        self._parents = parents  # The calls that started sub-agents, by sub-agent session.
         self._late = tell
         self.mode: PermissionMode = "default"
         self.root: str | None = None
-        self.refused: set[str] = set()  # Calls whose denial is known already.
-        self.children: dict[str, str] = {}  # Sub-agents' sessions: whose they are.
+        self.refused: set[str] = set()  # Calls whose denial is already recorded.
+        self.children: dict[str, str] = {}  # Sub-agents' sessions, and their parents.
         self._asks_for_all = False
-        self._rules: dict[str, list[Rule]] = {}  # The user's, by agent.
-        self._agents: dict[str, str] = {}  # Which agent works in a session.
+        self._rules: dict[str, list[Rule]] = {}  # The user's rules, by agent.
+        self._agents: dict[str, str] = {}  # The agent that works in each session.
         self._outcome = RunOutcome()
-        self._open: dict[str, _Ask] = {}  # Told to the caller.
-        self._waiting: dict[str, _Ask] = {}  # For their call.
+        self._open: dict[str, _Ask] = {}  # Passed on to the caller.
+        self._waiting: dict[str, _Ask] = {}  # Waiting for their call.
         self._held: dict[str, list[tuple[_Ask, str]]] = {}  # Refusals, by session.
-        self._on_their_way: dict[str, int] = {}  # Permissions, by session.
-        self._impatient: set[str] = set()  # Sessions whose refusals wait for no call any more.
-        self._running: dict[str, str] = {}  # Calls that are made, and their sessions.
-        self._decided: set[str] = set()  # Those of them that were asked about.
-        self._withdrawn: dict[str, _Ask] = {}  # Requests that OpenCode has refused by itself.
-        self._unheard: list[str] = []  # Refusals that the model has not been told the reason of.
+        self._on_their_way: dict[str, int] = {}  # Unconfirmed grants, by session.
+        self._impatient: set[str] = set()  # Sessions whose refusals no longer wait for any call.
+        self._running: dict[str, str] = {}  # Running calls, and their sessions.
+        self._decided: set[str] = set()  # Calls whose request has been decided.
+        self._withdrawn: dict[str, _Ask] = {}  # Requests that OpenCode refused by itself.
+        self._unheard: list[str] = []  # Refusals whose reason the model has not been told.
 
     def begin(self, settings: SessionSettings) -> None:
-        """The server is there."""
+        """The server is ready."""
         self.mode, self._asks_for_all = settings.mode, settings.asks
 
     def begin_turn(self, outcome: RunOutcome) -> None:
@@ -106,7 +107,7 @@ class Asks:
         self.clear()
 
     def clear(self) -> None:
-        """Nobody will be asked any more."""
+        """Forget all requests: nobody will be asked any more."""
         self._open.clear()
         self._waiting.clear()
         self._held.clear()
@@ -121,7 +122,7 @@ class Asks:
             self._agents[session] = agent
 
     def on_agents(self, status: int, body: Any) -> None:
-        """The rules as they are, with ours among them."""
+        """Keep the agents' effective rules, except the ASK_RULES that we have added."""
         for agent in body if isinstance(body, list) else ():
             if isinstance(agent, dict):
                 self._rules[text(agent, "name")] = [rule for rule in read_rules(agent) if rule[0] not in ASK_RULES]
@@ -129,7 +130,7 @@ class Asks:
     # --- what is asked --------------------------------------------------------------------------------------
 
     def on_asked(self, properties: Message, directory: str, calls: Any, *, is_wanted: bool) -> list[AgentEvent]:
-        """A request; `calls` knows the calls that have been told."""
+        """A request has arrived; `calls` looks up a call that has been reported."""
         name = text(properties, "id")
         if not name or name in self._open or name in self._waiting:
             return []
@@ -158,14 +159,14 @@ class Asks:
         return []
 
     def on_call(self, call_id: str, call: tuple[str, Message] | None) -> list[AgentEvent]:
-        """A call has its arguments: what is asked about it can be told."""
+        """A call has its arguments, so the requests about it can be passed on."""
         if call is None or not self._waiting:
             return []
         found = [ask for ask in self._waiting.values() if ask.call_id == call_id]
         return [self._tell(ask, call) for ask in found]
 
     def note_call(self, session: str, call_id: str, status: str) -> None:
-        """How a call goes: one that is made may ask yet."""
+        """A call's status has changed: while it is running, it may still ask."""
         if status == "running":
             self._running[call_id] = session
         elif self._running.pop(call_id, None) is not None:
@@ -200,7 +201,7 @@ class Asks:
         )
 
     def _is_ruled_out(self, ask: _Ask) -> bool:
-        """Whether OpenCode asks because we want it to, for what the user's own rules deny."""
+        """Whether OpenCode asks only because of our rules, for something that the user's own rules deny."""
         if not self._asks_for_all:
             return False
         agent = self._agents.get(ask.session, "")
@@ -209,7 +210,7 @@ class Asks:
         return any(denies(rules, ask.permission, patterns) for rules in known)
 
     def on_gone(self, properties: Message) -> None:
-        """It has been answered, by whomever."""
+        """The request was answered, whether by us or not."""
         name = text(properties, "requestID")
         told, untold = self._open.pop(name, None), self._waiting.pop(name, None)
         gone = told or untold
@@ -223,7 +224,7 @@ class Asks:
         self._release(gone.session)
 
     def read_again(self, directory: str, then: Callable[[Message], None]) -> None:
-        """Ask for those that are open, because some may have been missed."""
+        """Ask the server for its open requests, because some may have been missed."""
 
         def heard(answer: Answered | Failed) -> None:
             result = answer.result if isinstance(answer, Answered) else None
@@ -238,7 +239,7 @@ class Asks:
     # --- what is answered -----------------------------------------------------------------------------------
 
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> list[AgentEvent]:
-        """The caller's answer; gives what the caller is to know of it."""
+        """Pass on the caller's answer; returns events that report problems with it."""
         ask = self._open.pop(request.id, None)
         if ask is None:
             gone = self._withdrawn.pop(request.id, None)
@@ -249,7 +250,7 @@ class Asks:
             return []
         if isinstance(decision, Deny):
             self.refused.add(ask.call_id)
-            if not decision.stop:  # Otherwise the turn is about to be ended.
+            if not decision.stop:  # With `stop`, the turn is about to be ended.
                 self._refuse(ask, decision.message)
             return []
         if ask.is_question:
@@ -266,7 +267,7 @@ class Asks:
 
     def _allow(self, ask: _Ask) -> None:
         session = ask.session
-        if ask.permission not in ABOUT_THE_CALL:  # After those the tool itself may ask.
+        if ask.permission not in ABOUT_THE_CALL:  # After these, the tool itself may still ask.
             self._decided.add(ask.call_id)
         self._on_their_way[session] = self._on_their_way.get(session, 0) + 1
 
@@ -282,7 +283,7 @@ class Asks:
         self._post(ask, "reply", {"reply": "once"}, heard)
 
     def _refuse(self, ask: _Ask, message: str) -> None:
-        """Not before all others that are open are decided: a refusal takes them with it."""
+        """Refuse only after all other open requests are decided: OpenCode refuses those along with this one."""
         session = ask.session
         self._decided.add(ask.call_id)
         held = self._held.setdefault(session, [])
@@ -308,7 +309,7 @@ class Asks:
         held = self._held.pop(session, [])
         questions = [refusal for refusal in held if refusal[0].is_question]
         calls = [refusal for refusal in held if not refusal[0].is_question]
-        for ask, message in (*calls[:1], *questions):  # The other calls go with the first.
+        for ask, message in (*calls[:1], *questions):  # OpenCode refuses the other calls with the first.
             self._say_no(ask, message)
         for ask, message in (*calls[1:], *questions):
             self._note_unheard(ask, message)
@@ -318,7 +319,7 @@ class Asks:
             self._unheard.append(f"{ask.permission or QUESTION_TOOL}: {message}")
 
     def take_unheard(self) -> str:
-        """What the model is to be told of refusals, in words; nothing, if it knows."""
+        """A message to the model about refusals it has not heard of; "" if there are none."""
         unheard, self._unheard = self._unheard, []
         return "\n".join([REFUSED_TOO, *(f"- {refusal}" for refusal in unheard)]) if unheard else ""
 
@@ -345,13 +346,13 @@ class Asks:
 
 
 def _is_gone(answer: Answered | Failed) -> bool:
-    """Whether OpenCode does not wait for this decision any more."""
+    """Whether OpenCode no longer waits for this decision."""
     result = answer.result if isinstance(answer, Answered) else None
     return isinstance(result, dict) and result.get("status") == GONE
 
 
 def _in_order(questions: Iterable[Mapping[str, Any]], answers: Mapping[str, Any]) -> list[list[str]]:
-    """Answers in the order of the questions, whose wording they were given by."""
+    """The answers, which are keyed by the questions' texts, in the order of the questions."""
     found = []
     for question in questions:
         answer = answers.get(str(question.get("question")), ())

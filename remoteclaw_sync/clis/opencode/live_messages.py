@@ -1,4 +1,4 @@
-"""What OpenCode's server tells of messages, as of 1.18.33: words, tools, steps, of a session and its sub-agents."""
+"""Messages from OpenCode's server, as of 1.18.33: the text, tools and steps of a session and its sub-agents."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .dialect import OpenCodeDialect
 from .live_asks import Asks
 from .live_parts import TurnParts
 
-MOST_CUT_STEPS = 2  # OpenCode would ask again for ever, at once.
+MOST_CUT_STEPS = 2  # OpenCode would ask again forever, without a pause.
 CUT_ONCE = "the model's answer was cut off, and opencode asks for it again: its text may be repeated"
 CUT_OFF = "the model's answer was cut off again and again"
 
 
 class LiveMessages(LiveDialect, OpenCodeDialect, abc.ABC):
-    """Reads messages and their parts. What becomes of the turn is its subclass's matter."""
+    """Reads messages and their parts. The subclass decides what becomes of the turn."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: list[AgentEvent] = []  # What came of the line that is being read.
+        self._told: list[AgentEvent] = []  # Events from the line that is being read.
         self._session: str | None = None
-        self._parents: dict[str, str] = {}  # Of sub-agents' sessions: the call that began them.
+        self._parents: dict[str, str] = {}  # Sub-agents' sessions, and the calls that started them.
         self._messages: dict[str, Message] = {}
         self._old: set[str] = set()  # Messages of turns that are over.
         self._parts = TurnParts()
@@ -34,7 +34,7 @@ class LiveMessages(LiveDialect, OpenCodeDialect, abc.ABC):
         self._cut_steps: dict[str, int] = {}
 
     def _forget_messages(self) -> None:
-        """Another turn begins: what still comes of those before is not its own."""
+        """A new turn begins: messages of earlier turns that still arrive do not belong to it."""
         self._old.update(self._messages)
         self._messages.clear()
         self._messages_with_tools.clear()
@@ -44,15 +44,15 @@ class LiveMessages(LiveDialect, OpenCodeDialect, abc.ABC):
 
     @abc.abstractmethod
     def _request(self, method: str, then: object = None, body: object = None, limit: float | None = None) -> None:
-        """Have the server asked for this."""
+        """Send this request to the server."""
 
     @abc.abstractmethod
     def _abort(self) -> None:
-        """Have the turn ended."""
+        """Have the server end the turn."""
 
     @abc.abstractmethod
     def _heard_of(self, info: Message) -> None:
-        """There is a message of the session itself."""
+        """A message of the session itself has arrived, not of a sub-agent's."""
 
     # --- messages -------------------------------------------------------------------------------------------
 
@@ -70,12 +70,12 @@ class LiveMessages(LiveDialect, OpenCodeDialect, abc.ABC):
             self._heard_of(info)
 
     def _is_answer(self, message: str) -> bool:
-        """Whether its words are the agent's, and for the user: not the prompt, and not a summary for itself."""
+        """Whether a message's text is the agent's and for the user: not the prompt, and not OpenCode's own summary."""
         info = self._messages.get(message, {})
         return text(info, "role") == "assistant" and info.get("summary") is not True
 
     def _on_child(self, properties: Message) -> None:
-        """A session, perhaps a sub-agent's."""
+        """A session was created or updated; it may be a sub-agent's."""
         info = mapping(properties, "info")
         if text(info, "parentID"):
             self._asks.children[text(info, "id")] = text(info, "parentID")
@@ -120,13 +120,13 @@ class LiveMessages(LiveDialect, OpenCodeDialect, abc.ABC):
         self._told += self._asks.on_call(call_id, self._parts.call(call_id))
         self._asks.note_call(text(part, "sessionID"), call_id, text(state, "status"))
         if text(state, "status") == "error" and call_id not in self._asks.refused:
-            self._asks.refused.add(call_id)  # It may be told again.
+            self._asks.refused.add(call_id)  # It may be reported again.
             self._note_tool(part, state)
         if not metadata.get("interrupted"):
             self._messages_with_tools.add(text(part, "messageID"))
 
     def _on_step(self) -> None:
-        """It goes on, whatever there was."""
+        """The turn goes on, so a doubtful error was not fatal."""
         survived, self._doubtful_error = self._doubtful_error, None
         if survived is not None:
             self._tell(AgentErrorEvent(reported.message_of(survived), errors.CLI_WARNING))

@@ -1,4 +1,4 @@
-"""What the parts of OpenCode's messages tell in a live turn: words as they come, tool calls from beginning to end."""
+"""The parts of OpenCode's messages in a live turn: text as it is streamed, tool calls from beginning to end."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NO_RESULT = "(ended without a result)"
 
 @attrs.define
 class _Words:
-    """A part that is words."""
+    """A part that consists of text."""
 
     kind: str
-    told: int = 0  # Characters.
+    told: int = 0  # Characters reported so far.
     is_over: bool = False
-    is_torn: bool = False  # Something of it was missed: the rest is told when it is whole.
+    is_torn: bool = False  # Some of it was missed: the rest is reported when the part is complete.
 
 
 @attrs.define
@@ -33,7 +33,7 @@ class _Call:
 
 
 class TurnParts:
-    """What has been told of a turn. A part is told of again with every change, and may be changed before it is."""
+    """What has been reported of a turn. A part is sent again with every change, and may change before it is sent."""
 
     def __init__(self) -> None:
         self._words: dict[str, _Words] = {}
@@ -43,7 +43,7 @@ class TurnParts:
     # --- words ----------------------------------------------------------------------------------------------
 
     def on_delta(self, part_id: str, delta: str) -> AgentEvent | None:
-        """Further words. Those of a part that is not known are told when it is whole."""
+        """More text. That of an unknown part is reported when the part is complete."""
         words = self._words.get(part_id)
         if words is None or words.is_over or words.is_torn or not delta:
             return None
@@ -51,7 +51,7 @@ class TurnParts:
         return WORDS[words.kind](delta)
 
     def on_words(self, part: Message) -> AgentEvent | None:
-        """Such a part, empty at first; at its end, what its pieces have left out."""
+        """A text part, empty at first; at its end, the text that the deltas have left out."""
         words = self._words.setdefault(text(part, "id"), _Words(text(part, "type")))
         if words.is_over or not integer(mapping(part, "time"), "end"):
             return None
@@ -67,7 +67,7 @@ class TurnParts:
     # --- tools ----------------------------------------------------------------------------------------------
 
     def on_tool(self, part: Message, parent: str | None) -> list[AgentEvent]:
-        """A tool call, once its arguments are there, and its result."""
+        """A tool call, once its arguments are known, and its result."""
         state, call_id = mapping(part, "state"), text(part, "callID")
         status = text(state, "status")
         if status not in ("running", "completed", "error") or not call_id:
@@ -86,12 +86,12 @@ class TurnParts:
         return events
 
     def call(self, call_id: str) -> tuple[str, Message] | None:
-        """The name and the arguments of a call that has been told."""
+        """The name and the arguments of a call that has been reported."""
         call = self._calls.get(call_id)
         return None if call is None else (call.name, call.input)
 
     def close_calls(self) -> list[AgentEvent]:
-        """Results of calls that have none."""
+        """Results for the calls that have none."""
         left = [(call_id, call) for call_id, call in self._calls.items() if not call.is_over]
         for _, call in left:
             call.is_over = True
@@ -100,7 +100,7 @@ class TurnParts:
     # --- steps ----------------------------------------------------------------------------------------------
 
     def is_new_step(self, part: Message) -> bool:
-        """Whether this end of a step has not been seen before."""
+        """Whether this beginning or end of a step has not been seen before."""
         part_id = text(part, "id")
         if part_id in self._steps:
             return False

@@ -1,4 +1,4 @@
-"""What a live session with OpenCode is begun with, as values: the dialect asks the server for it."""
+"""The settings of a live OpenCode session, as plain values. The dialect sends them to the server."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..shared import image_type
 
 MAX_IMAGE_BYTES = 32 * 1024 * 1024
 TITLE_CHARACTERS = 50
-# What `opencode run` takes and `opencode acp` does not: here they are fields of a request.
+# Flags that `opencode run` takes and `opencode acp` does not: here they are fields of a request.
 PROMPT_FLAGS = ("--agent", "--variant", "--title")
 
 
 @attrs.frozen(kw_only=True)
 class SessionSettings:
-    """The fields of a session, in OpenCode's words."""
+    """The settings of a session, in OpenCode's terms."""
 
     directory: str = "/"
     session_id: str | None = None  # To be resumed.
@@ -35,18 +35,18 @@ class SessionSettings:
     generates_title: bool = False
     system: str | None = attrs.field(default=None, repr=False)
     mode: PermissionMode = "default"
-    asks: bool = False  # Whether our rules have it ask for what its own may allow, or deny.
+    asks: bool = False  # Whether our rules make OpenCode ask for what its own may allow or deny.
     servers: Collection[str] = ()
 
     def title_for(self, prompt: str) -> Message:
-        """Without one, OpenCode would ask its model, for nobody's account."""
+        """Without a title OpenCode would ask its model for one, and no usage figure would include that request."""
         if self.title is None and self.generates_title:
             return {}
         words = " ".join(prompt.split()) if self.title is None else self.title
         return {"title": words[:TITLE_CHARACTERS] or "-"}
 
     def options(self, model: str | None) -> Message:
-        """What goes into every prompt."""
+        """The fields of every prompt."""
         given: Message = {"agent": self.agent, "variant": self.variant, "system": self.system}
         if model is not None:
             given["model"] = model_reference(model)
@@ -60,7 +60,7 @@ def model_reference(model: str) -> Message:
 
 
 def prompt_parts(prompt: str, images: Iterable[str | os.PathLike[str]] = ()) -> list[Message]:
-    """Words and images. Raises ValueError or OSError for an image that cannot be read."""
+    """Text and images. Raises ValueError or OSError for an image that cannot be read."""
     return [{"type": "text", "text": prompt}, *map(_image_part, images)]
 
 
@@ -78,7 +78,7 @@ def route(*parts: str, **query: Any) -> str:
 
 
 def split_arguments(extra_args: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Further arguments: those that are fields of a prompt, and those for the command line."""
+    """Split `extra_args` into fields of a prompt and arguments for the command line."""
     fields: dict[str, str] = {}
     rest: list[str] = []
     skip = False

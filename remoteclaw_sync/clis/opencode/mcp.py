@@ -1,4 +1,4 @@
-"""How the caller's MCP servers reach OpenCode (1.18.33): in a variable full of settings, or in a project's file."""
+"""How the caller's MCP servers reach OpenCode (1.18.33): in a variable with settings, or in a project's file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ...types import McpServerConfig
 from ..mcp_entries import EnvReferences, Protect, Servers, check_distinct, protected, stdio_entry, tool_prefix_name
 from .facts import config_files
 
-# Written by OpenCode itself into every config that has none.
+# OpenCode itself writes this into every config that has no `$schema`.
 DEFAULTS = {"$schema": "https://opencode.ai/config.json"}
-# What it puts into every `.opencode` folder.
+# What OpenCode puts into every `.opencode` folder.
 LITTER = (".gitignore", "node_modules", "package.json", "package-lock.json", "bun.lock")
 IGNORES_PROJECT = "OPENCODE_DISABLE_PROJECT_CONFIG"
 
-LONGEST_TIMER_MS = 2**31 - 1  # A longer one fires at once.
+LONGEST_TIMER_MS = 2**31 - 1  # A longer timer fires at once.
 
 LOG_VALUE = r'("(?:[^"\\]|\\.)*"|\S+)'
 UNAVAILABLE = re.compile(rf'message="server unavailable" key={LOG_VALUE} .*?\bstatus={LOG_VALUE}')
@@ -39,19 +39,19 @@ def check_names(servers: Servers) -> None:
 
 
 def settings(servers: Servers, tool_timeout: float | None) -> dict[str, Any]:
-    """What OPENCODE_CONFIG_CONTENT says about them, wherever the servers themselves stand."""
-    # Otherwise a call may take a minute. A server's own `timeout` would also be waited for at the start.
+    """Settings for OPENCODE_CONFIG_CONTENT, wherever the servers themselves are configured."""
+    # Without this, a call may take a minute at most. A server's own `timeout` would also apply to its start.
     milliseconds = LONGEST_TIMER_MS if tool_timeout is None else min(tool_timeout * 1000, LONGEST_TIMER_MS)
     return {"experimental": {"mcp_timeout": max(round(milliseconds), 1)}} if servers else {}
 
 
 def entries(servers: Servers) -> dict[str, Any]:
-    """Them as `mcp` in OPENCODE_CONFIG_CONTENT."""
+    """The servers, as `mcp` in OPENCODE_CONFIG_CONTENT."""
     return opencode_entries(servers, str)
 
 
 def opencode_entries(servers: Servers, protect: Protect) -> dict[str, Any]:
-    """For the `mcp` object of opencode.json."""
+    """The entries for the `mcp` object of opencode.json."""
     return {protect(name): _entry(server, protect) for name, server in servers.items()}
 
 
@@ -66,15 +66,16 @@ def _entry(server: McpServerConfig, protect: Protect) -> dict[str, Any]:
 
 
 def rules(servers: Servers) -> dict[str, str]:
-    """Permission rules by which the tools of trusted servers, and no others, run without being asked for.
+    """Permission rules that let the tools of trusted servers, and no others, run without asking.
 
-    `**` is for OpenCode what `*` is. As a key that nobody writes it goes to the end, where it wins over `"*": "ask"`.
+    To OpenCode, `**` means the same as `*`. As nobody else writes such a key, it is added at the end, where it wins
+    over `"*": "ask"`.
     """
     return {f"{tool_prefix_name(name)}_**": "allow" for name, server in servers.items() if server.trust}
 
 
 def asked_rules(servers: Servers) -> dict[str, str]:
-    """Rules by which the tools of the others are asked for, in a live session with somebody to ask."""
+    """Rules that make OpenCode ask for the tools of all other servers, in a live session with someone to ask."""
     return {f"{tool_prefix_name(name)}_**": "ask" for name, server in servers.items() if not server.trust}
 
 
@@ -84,11 +85,11 @@ def borrows_config(mode: str, env: Mapping[str, str]) -> bool:
 
 
 def borrow_config(servers: Servers, project: str, resources: RunResources) -> dict[str, str]:
-    """Put the servers into the project's file until OpenCode has read it; returns variables that this takes."""
+    """Put the servers into the project's file until OpenCode has read it; returns the variables that it refers to."""
     places = config_files(project)
     path = next((path for path in reversed(places) if os.path.lexists(path)), places[0])
     hide = EnvReferences("{", "{{env:{}}}", _as_json_text)
-    # The first output, whatever it is, comes after all configuration has been read.
+    # OpenCode has read all its configuration by the time of its first output, whatever that is.
     config = ConfigFile(
         path,
         "json",
@@ -105,18 +106,18 @@ def borrow_config(servers: Servers, project: str, resources: RunResources) -> di
 
 
 def repair_config(project: str) -> None:
-    """Restore the project's files if a dead host has left its servers in them."""
+    """Restore the project's files if a host that died has left its servers in them."""
     for path in config_files(project):
         repair(path, project)
 
 
 def _as_json_text(value: str) -> str:
-    # OpenCode puts variables into the config's text before it parses that, then looks for `{file:...}` in it.
+    # OpenCode inserts variables into the config's text before parsing it, then looks for `{file:...}` in the text.
     return json.dumps(value)[1:-1].replace("{", "\\u007b")
 
 
 def failures(stderr: str, servers: Collection[str]) -> dict[str, str]:
-    """Which of these servers OpenCode had trouble with, according to its log, which gives no cause."""
+    """Which of these servers OpenCode had trouble with, according to its log, which does not give the cause."""
     found = {}
     for key, status in UNAVAILABLE.findall(stderr):
         found[_unquoted(key)] = f"could not be used ({_unquoted(status).replace('_', ' ')})"

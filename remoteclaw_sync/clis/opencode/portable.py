@@ -1,6 +1,6 @@
 """OpenCode's sessions are rows of a database (1.18.33), so its own commands move them: `export` and `import`.
 
-An import adds the messages that are missing, changes none, and gives the session to the folder it is run in. Sessions
+An import adds missing messages, changes none, and assigns the session to the folder that the command runs in. Sessions
 of sub-agents stay behind.
 """
 
@@ -23,16 +23,16 @@ from ...process.launch import Launch, Limits
 from .store import SessionStore
 
 EXPORT = "session.json"
-PATIENCE = 120.0  # Seconds; each command takes 2 to 4, and more the first time, when it makes its database.
+PATIENCE = 120.0  # Seconds; each command takes 2 to 4, and more the first time, when it creates its database.
 MAX_DIAGNOSTICS = 1 << 20
 QUOTED_WORDS = 300
-# Into a file: OpenCode does not wait for a full pipe to be read before it exits, and the rest is lost.
+# Output goes into a file: OpenCode exits without waiting until a full pipe has been read, and the rest is lost.
 INTO_FILE = 'exec >"$0"; exec "$@"'
 
 
 @attrs.frozen(kw_only=True)
 class OpenCodeSessions:
-    """Those of the database that this environment belongs to."""
+    """The sessions in the database that this environment uses."""
 
     command: Sequence[str]
     env: Mapping[str, str] = attrs.field(repr=False)
@@ -118,7 +118,7 @@ class OpenCodeSessions:
 
 
 def _parsed(data: bytes, session_id: str) -> dict[str, Any]:
-    """What was exported, if it is whole and of this session: every id that an import would write to belongs to it."""
+    """The export, if it is complete and every id that an import would write to belongs to this session."""
     try:
         exported: dict[str, Any] = json.loads(data)
         named = {exported["info"]["id"]}

@@ -1,4 +1,4 @@
-"""OpenCode's permission rules, as it applies them itself (1.18.33): the last one that matches wins."""
+"""OpenCode's permission rules, applied as OpenCode does (1.18.33): the last matching rule wins."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Rule = tuple[str, str, str]  # Permission, pattern, action.
 
 
 def read_rules(given: Any) -> list[Rule]:
-    """Those of an agent, as its server tells of them."""
+    """An agent's rules, as OpenCode's server reports them."""
     found = items(given, "permission") if isinstance(given, dict) else []
     rules = [rule for rule in found if isinstance(rule, dict)]
     return [(text(rule, "permission"), text(rule, "pattern"), text(rule, "action")) for rule in rules]
 
 
 def matches(value: str, pattern: str) -> bool:
-    """`*` is anything, `?` one character, and `ls *` is also `ls` alone."""
+    """`*` matches anything, `?` one character, and `ls *` also matches `ls` alone."""
     escaped = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
     if escaped.endswith(r"\ .*"):
         escaped = escaped.removesuffix(r"\ .*") + r"(\ .*)?"
@@ -27,7 +27,7 @@ def matches(value: str, pattern: str) -> bool:
 
 
 def action(rules: Iterable[Rule], permission: str, pattern: str) -> str | None:
-    """What these rules say; None if nothing."""
+    """The action that these rules give; None if none matches."""
     found = None
     for name, scope, what in rules:
         if matches(permission, name) and matches(pattern, scope):
@@ -36,5 +36,5 @@ def action(rules: Iterable[Rule], permission: str, pattern: str) -> str | None:
 
 
 def denies(rules: Sequence[Rule], permission: str, patterns: Iterable[str]) -> bool:
-    """Whether they rule this out."""
+    """Whether these rules deny any of the patterns."""
     return any(action(rules, permission, pattern) == "deny" for pattern in patterns)

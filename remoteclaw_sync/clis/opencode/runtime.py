@@ -43,12 +43,12 @@ from .live_settings import SessionSettings, split_arguments
 from .portable import OpenCodeSessions
 from .store import SessionStore
 
-# Set by an outer OpenCode for what it starts: they name its process, its kind of client and its workspace.
+# An outer OpenCode sets these for what it starts: they name its process, its kind of client and its workspace.
 OUTER_RUN_VARIABLES = ("OPENCODE", "OPENCODE_PID", "OPENCODE_CLIENT", "OPENCODE_WORKSPACE_ID", "OPENCODE_TERMINAL")
 
-# Some causes ("Model not found") are in the log only; on stdout it is "Unexpected server error".
+# Some causes ("Model not found") are only in the log; stdout has "Unexpected server error" instead.
 LOG_VARIABLES = {"OPENCODE_PRINT_LOGS": "1", "OPENCODE_LOG_LEVEL": "ERROR"}
-# That an MCP server does not work is said nowhere but there.
+# Only the log reports that an MCP server does not work, as a warning.
 MCP_LOG_VARIABLES = {**LOG_VARIABLES, "OPENCODE_LOG_LEVEL": "WARN"}
 
 AUTO = "--auto"  # In 1.17.18, not in 1.17.11.
@@ -60,7 +60,7 @@ BYPASS_BY_RULES = (
 DATABASE_RACE = "opencode was started again: another of its processes was making its database"
 PORT_TAKEN = "opencode was started again: another program had taken its port"
 
-QUESTION_VARIABLE = "OPENCODE_ENABLE_QUESTION_TOOL"  # Without somebody to ask, a question would wait for ever.
+QUESTION_VARIABLE = "OPENCODE_ENABLE_QUESTION_TOOL"  # Without someone to ask, a question would wait forever.
 
 
 class OpenCodeOptions(CliOptions, total=False):
@@ -80,7 +80,7 @@ class OpenCodeCliRuntime(DialectRuntime):
             same.
         generate_title: let OpenCode ask its model for a title of each new session, a request that is missing from usage
             and cost. Otherwise the title is the beginning of the prompt.
-        mcp_config: "inject" (no file of the user's is touched) or "merge-restore" (.opencode/opencode.json of the
+        mcp_config: "inject" (none of the user's files is touched) or "merge-restore" (.opencode/opencode.json of the
             working directory is borrowed).
         options: as in CLIRuntimeBase (`tool_timeout`, `linger`, `max_pending_bytes`, `max_line_bytes`).
     """
@@ -88,7 +88,7 @@ class OpenCodeCliRuntime(DialectRuntime):
     cli_facts = FACTS
     provider = FACTS.name
     install_hint = FACTS.install_hint
-    most_restarts = 2  # The database, then the flag.
+    most_restarts = 2  # One for the database, one for the flag.
 
     DIALECT = OpenCodeDialect
     dialect: OpenCodeDialect
@@ -114,7 +114,7 @@ class OpenCodeCliRuntime(DialectRuntime):
     def reset_state(self) -> None:
         self._store: SessionStore | None = None
         self._instructions: str | None = None
-        self._servers: Collection[str] = ()  # The names of the caller's.
+        self._servers: Collection[str] = ()  # Names of the caller's MCP servers.
         self._mcp_env: dict[str, str] = {}
         self._bypass_flag: str | None = AUTO
         self._bypasses = False
@@ -132,7 +132,7 @@ class OpenCodeCliRuntime(DialectRuntime):
 
     def local_sessions(self, params: AgentExecuteParams) -> LocalSessions | None:
         if opencode_two.is_installed(self.command[0], _environment(params).get("PATH")):
-            return None  # It has other tables, and its export was not tried.
+            return None  # OpenCode 2 has other tables, and its export is untested.
         return OpenCodeSessions(
             command=self.command,
             env=self._launched_env,
@@ -143,7 +143,7 @@ class OpenCodeCliRuntime(DialectRuntime):
     # --- the command -----------------------------------------------------------------------------------------
 
     def check_params(self, params: AgentExecuteParams) -> None:
-        """Raises ValueError for an image that is not a file, and for servers that OpenCode would confuse."""
+        """Raises ValueError for an image that is not a file, and for server names that OpenCode would confuse."""
         opencode_mcp.check_names(params.mcp_servers)
         for index, image in enumerate(params.images):
             check_is_file(f"images[{index}]", image)
@@ -178,7 +178,7 @@ class OpenCodeCliRuntime(DialectRuntime):
             opencode_mcp.repair_config(project)
 
     def _settle(self, params: AgentExecuteParams) -> None:
-        """What the server is told of the session, by HTTP: nothing of it is on the command line."""
+        """Prepare what the server is told about the session over HTTP; none of it is on the command line."""
         assert isinstance(self.dialect, OpenCodeLiveDialect)
         folder = os.path.abspath(params.working_directory or os.getcwd())
         opencode_mcp.repair_config(folder)
@@ -197,7 +197,7 @@ class OpenCodeCliRuntime(DialectRuntime):
             directory=folder,
             session_id=params.session_id,
             model=params.model,
-            # The rules of "read-only" are those of an agent: no other may be taken, though the session had another.
+            # The rules of "read-only" are set on one agent, so no other may be used, even if the session had another.
             agent=agent or (opencode_config.DEFAULT_AGENT if self._read_only else None),
             variant=fields.get("variant"),
             title=fields.get("title"),
@@ -212,12 +212,12 @@ class OpenCodeCliRuntime(DialectRuntime):
         return opencode_mcp.borrows_config(self.mcp_config, _environment(params))
 
     def _in_folder_of_session(self, params: AgentExecuteParams) -> AgentExecuteParams:
-        """Go to the session's own folder: resumed elsewhere, OpenCode works, prints nothing and never ends."""
+        """Run in the session's own folder: resumed elsewhere, OpenCode works, prints nothing and never exits."""
         if params.session_id is None or self._store is None:
             return params
         home = self._store.directory_of(params.session_id)
         if home is None:
-            return params  # OpenCode says itself that it does not know the session.
+            return params  # OpenCode itself reports an unknown session.
         if params.working_directory is None:
             return attrs.evolve(params, working_directory=home)
         if os.path.realpath(params.working_directory) != os.path.realpath(home):
@@ -227,10 +227,10 @@ class OpenCodeCliRuntime(DialectRuntime):
 
     def build_args(self, params: AgentExecuteParams) -> list[str]:
         if self.is_live:
-            # The flags, because a user's configuration may have the server listen to the whole network.
+            # Flags, because a user's configuration may make the server listen on the whole network.
             server = ["--hostname=127.0.0.1", f"--port={self._door.port}", "--mdns=false"]
             return ["acp", *server, *split_arguments(params.extra_args)[1]]
-        # `--file` takes all words that follow it, so a flag does.
+        # `--file` takes all words that follow it, so a flag must come next.
         args = ["run", *(f"--file={os.path.abspath(image)}" for image in params.images)]
         args += opencode_two.place_args(params, is_two=self._is_two)
         if params.model is not None:
@@ -277,11 +277,11 @@ class OpenCodeCliRuntime(DialectRuntime):
         return env
 
     def _server_variables(self) -> dict[str, str | None]:
-        """Who may talk to the server: only we."""
+        """Variables that let nobody but us talk to the server."""
         return {"OPENCODE_SERVER_PASSWORD": self._door.password, "OPENCODE_SERVER_USERNAME": None}
 
     def overriding_env(self, params: AgentExecuteParams) -> Mapping[str, str | None]:
-        """Variables that the caller may set too: ours combine the caller's value with what the run adds."""
+        """Variables that the caller may also set: our values combine the caller's with what the run adds."""
         ours = self.build_env(params)
         merged = {name: ours[name] for name in params.env if name in ours and _is_merged(name)}
         return {**merged, **(self._server_variables() if self.is_live else {})}
@@ -297,7 +297,7 @@ class OpenCodeCliRuntime(DialectRuntime):
     # --- the end ---------------------------------------------------------------------------------------------
 
     def remedy(self, exit_code: int | None, said: str) -> AgentErrorEvent | None:
-        """If the very first runs start at the same time, they fail because each wants to create the database. Before
+        """If the very first runs start at the same time, they fail because each tries to create the database. Before
         1.17.18 there is no `--auto`, and OpenCode 2 has no `--dir`."""
         if self.is_live:
             return self._live_remedy(said)
@@ -326,7 +326,7 @@ class OpenCodeCliRuntime(DialectRuntime):
 
 
 def _free_port() -> int:
-    """A port of this machine's own that nobody listens on. (`opencode acp` does not tell one that it would choose.)"""
+    """A local port that nobody listens on. (`opencode acp` does not report a port that it chooses itself.)"""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -334,7 +334,7 @@ def _free_port() -> int:
 
 
 def _environment(params: AgentExecuteParams) -> dict[str, str]:
-    """The host's variables with the caller's."""
+    """The host's variables, updated with the caller's."""
     both = {**host_environment(), **params.env}
     return {name: value for name, value in both.items() if value is not None}
 

@@ -1,6 +1,6 @@
 """What OpenCode 1.18.33 writes to stderr: failures before there is a session, and causes that stdout does not show.
 
-If it cannot read a config, it prints the whole file there, including any keys.
+If OpenCode cannot read a config, it prints the whole file there, including any keys.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..shared import without_colours
 
 LOG_LINE = re.compile(r"^timestamp=\S+ level=\w+ .*$", re.MULTILINE)
 WARNING_LINE = re.compile(r"^timestamp=\S+ level=WARN .*\n?", re.MULTILINE)
-# Around the text of a config that is not JSON, and around the errors in it, which quote it again.
+# These enclose the text of a config that is not JSON, and the errors found in it, which quote the text again.
 DUMP_BEGIN, DUMP_END = "--- JSONC Input ---", "--- End ---"
 WRONG_PLACE = re.compile(r"^(\w+ at line \d+, column \d+)$", re.MULTILINE)
 # A config of the wrong shape: `Expected string | undefined, got 5 model`, the value and then its place.
@@ -31,7 +31,7 @@ WRONG_SETTINGS = (
     "File not found",
     "Model not",
 )
-# Several first runs at once make OpenCode's database, and all but one fail over it (1.18.33).
+# When several first runs create OpenCode's database at once, all but one of them fail (1.18.33).
 DATABASE_RACE = re.compile(r"CREATE TABLE|CREATE (?:UNIQUE )?INDEX|ALTER TABLE|database is locked|SQLITE_BUSY")
 PORT_TAKEN = re.compile(r"ServeError|EADDRINUSE|port \d+ in use")
 PERMISSION = re.compile(r"permission requested: (.+); auto-rejecting")
@@ -43,12 +43,12 @@ def without_secrets(stderr: str) -> str:
 
 
 def without_warnings(stderr: str) -> str:
-    """The text without the warnings of the log, which is full of them."""
+    """The text without the log's many warnings."""
     return WARNING_LINE.sub("", stderr)
 
 
 def failure(stderr: str) -> str | None:
-    """OpenCode's own words for giving up at the start; None if it said none."""
+    """OpenCode's own message about giving up at the start; None if there is none."""
     text = LOG_LINE.sub("", without_secrets(stderr))
     _, found, message = text.partition(ERROR_PREFIX)
     if not found:
@@ -59,7 +59,7 @@ def failure(stderr: str) -> str | None:
 
 
 def is_about_settings(message: str) -> bool:
-    """Whether such words blame the configuration or the arguments."""
+    """Whether such a message blames the configuration or the arguments."""
     return message.startswith(WRONG_SETTINGS)
 
 
@@ -69,23 +69,23 @@ def refused_arguments(said: str) -> bool:
 
 
 def lists_flag(help_text: str, flag: str) -> bool:
-    """Whether OpenCode's help has this flag, or has it as another name of one."""
+    """Whether OpenCode's help lists this flag, if only as another name of one."""
     pattern = rf"^\s*(?:--?[\w-]+,\s*)*{re.escape(flag)}(?![\w-])"
     return re.search(pattern, without_colours(help_text), re.MULTILINE) is not None
 
 
 def is_database_race(stderr: str) -> bool:
-    """Whether OpenCode gave up because another of its processes was making or changing its database."""
+    """Whether OpenCode gave up because another of its processes was creating or changing its database."""
     return DATABASE_RACE.search(stderr) is not None
 
 
 def is_port_taken(stderr: str) -> bool:
-    """Whether its server gave up because somebody else had the port."""
+    """Whether OpenCode's server gave up because another program had the port."""
     return PORT_TAKEN.search(stderr) is not None
 
 
 def rejected_permissions(stderr: str) -> list[str]:
-    """The requests that were turned down because nobody was there to answer: `external_directory (/etc/*)`."""
+    """The requests rejected because nobody was there to answer, such as `external_directory (/etc/*)`."""
     return PERMISSION.findall(without_colours(stderr))
 
 

@@ -14,15 +14,15 @@ from urllib.parse import quote
 
 logger = logging.getLogger(__name__)
 
-BUSY_SECONDS = 1.0  # Readers do not wait for writers in this file (WAL); a moment for its clean-up.
+BUSY_SECONDS = 1.0  # Readers of this file do not wait for writers (WAL), only a moment for its clean-up.
 DATABASE = "opencode.db"
-OTHER_CHANNELS = "opencode-*.db"  # Builds that are neither a release nor a beta keep a file of their own.
+OTHER_CHANNELS = "opencode-*.db"  # Builds that are neither a release nor a beta have their own file.
 
 RUNNING_TOOL = """
     SELECT 1 FROM part WHERE message_id = ? AND json_extract(data, '$.type') = 'tool'
     AND json_extract(data, '$.state.status') = 'running' LIMIT 1
 """
-# OpenCode 2 has tables of its own in the same file.
+# OpenCode 2 has its own tables in the same file.
 RUNNING_TOOL_OF_TWO = """
     SELECT 1 FROM session_message, json_each(session_message.data, '$.content') AS content
     WHERE session_message.id = ? AND json_extract(content.value, '$.type') = 'tool'
@@ -31,14 +31,14 @@ RUNNING_TOOL_OF_TWO = """
 
 
 class SessionStore:
-    """The sessions of the user that an environment belongs to. What cannot be read is unknown, never an error."""
+    """The sessions of the user an environment belongs to. What cannot be read counts as unknown, not as an error."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
         self._absent: bool | None = None
 
     def directory_of(self, session_id: str) -> str | None:
-        """The folder a session was begun in; None if that is not known."""
+        """The folder a session was started in; None if it is not known."""
         found = self._first("SELECT directory FROM session WHERE id = ?", session_id)
         if found is None:
             found = self._first("SELECT directory FROM session_v2 WHERE id = ?", session_id)
@@ -52,7 +52,7 @@ class SessionStore:
     def is_summary(self, message_id: str) -> bool:
         """Whether a message is OpenCode's own summary of a long conversation rather than an answer."""
         if self._absent is None:
-            # Asked once: this is about a message that has been printed, and by then the CLI has made its file.
+            # Checked once: by the time the CLI has printed a message, it has created its file.
             self._absent = not any(path.exists() for path in self._databases())
         if self._absent:
             return False
@@ -60,7 +60,7 @@ class SessionStore:
         return found is not None and found == 1
 
     def runs_tool(self, message_id: str) -> bool:
-        """Whether a tool that the model called in this message has not ended yet."""
+        """Whether a tool that the model called in this message is still running."""
         queries = (RUNNING_TOOL, RUNNING_TOOL_OF_TWO)
         return any(self._first(query, message_id) is not None for query in queries)
 
@@ -95,6 +95,6 @@ class SessionStore:
 
 
 def _read_only(path: Path) -> str:
-    # Without a log beside it all is in the file itself; opening it as a log's reader would then create one.
+    # Without a WAL file beside it, everything is in the file itself; only `immutable` keeps SQLite from creating one.
     mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "mode=ro&immutable=1"
     return f"file:{quote(str(path))}?{mode}"

@@ -1,7 +1,7 @@
-"""What is different on OpenCode 2 (npm `@opencode/cli`; as of 2.0.15, and read in its sources).
+"""What is different in OpenCode 2 (npm `@opencode/cli`; as of 2.0.15, and according to its source code).
 
 `run` takes its folder from $PWD and has no `--dir`; without `--standalone` it leaves a server running. Its lines are
-those of OpenCode 1, but for the ids of tool calls, what a command's exit code stands in, and errors. It knows no
+those of OpenCode 1, except for the ids of tool calls, the place of a command's exit code, and errors. It ignores
 OPENCODE_PERMISSION.
 """
 
@@ -20,7 +20,7 @@ PARENTS = 5  # Folders from the program up to its package.json.
 OWN_FOLDERS = frozenset({"opencode", ".opencode"})
 VERSION_FOLDER = re.compile(r"2\.\d+\.\d+(?:[-_+][\w.]+)?")
 
-# As `opencode run --dir=x` is answered there; the quotes and the words around differ with the parser's version.
+# The answer to `opencode run --dir=x`; the quotes and the surrounding words differ with the parser's version.
 REFUSED_DIR = re.compile(r"(?:unrecognized|unknown|unexpected|invalid)\b[^\n]*--dir\b", re.IGNORECASE)
 REFUSED_FLAG = re.compile(
     r"(?:unrecognized|unknown|unexpected|invalid)\b[^\n]*--(?:mdns|hostname|port)\b", re.IGNORECASE
@@ -38,7 +38,7 @@ NO_LIVE_SESSIONS = (
 )
 
 DECLINED = "declined this tool call"  # Nobody could answer: OpenCode ends the turn.
-BLOCKED = "Permission denied: "  # A rule of the user's config: it goes on.
+BLOCKED = "Permission denied: "  # A rule in the user's config: the turn goes on.
 SHELLS = ("bash", "shell")
 
 SUBTYPES: dict[str, ErrorSubtype] = {
@@ -87,7 +87,7 @@ def refuses_live(stderr: str) -> bool:
 
 def place_args(params: AgentExecuteParams, *, is_two: bool) -> list[str]:
     """The arguments that say where to work."""
-    # The working directory and $PWD, which are there already, say the same to OpenCode 2.
+    # OpenCode 2 takes the folder from the working directory and $PWD, which are already set.
     return ["--standalone"] if is_two else [f"--dir={os.path.abspath(params.working_directory or os.getcwd())}"]
 
 
@@ -95,7 +95,7 @@ def place_args(params: AgentExecuteParams, *, is_two: bool) -> list[str]:
 
 
 def part_id(part: Message) -> str:
-    """What identifies a part: on OpenCode 2 the `id` of a tool's part is the call's."""
+    """What identifies a part: on OpenCode 2 the `id` of a tool's part is that of its call."""
     found = part.get("partID") or part.get("id")
     return found if type(found) is str else text(part, "partID") or text(part, "id")
 
@@ -119,7 +119,7 @@ def is_provider_executed(part: Message, state: Message) -> bool:
 
 
 def is_error(error: Message) -> bool:
-    """Whether an `error` object has the shape `{"type", "message", "status"}`; after such a one it always gives up."""
+    """Whether an `error` object has the shape `{"type", "message", "status"}`, after which OpenCode always gives up."""
     return "type" in error and "name" not in error and "_tag" not in error
 
 
