@@ -24,6 +24,7 @@ export class Turn {
     this.further = asked.further.map(([heard, text]) => ({ heard, text }));
     this.open = null;  // Where the next piece is added, and its kind.
     this.waiting = [];  // Frames that have not been shown yet.
+    this.received = 0;  // The number of the last frame that arrived.
     this.hold = null;  // Frames are not shown before this promise settles.
     this.isDone = false;
     this.isLeft = false;
@@ -47,7 +48,10 @@ export class Turn {
         const drawing = this.drawAll();
         for await (const frame of events(this.asked.run_id, last)) {
           this.lost(false);
-          if (frame.id) last = frame.id;
+          if (frame.id) {
+            last = frame.id;
+            this.received = numberOf(frame);
+          }
           this.waiting.push(frame);
           this.wake?.();
           if (this.waiting.length > 500) await nextFrame();
@@ -79,7 +83,7 @@ export class Turn {
       if (this.isLeft) return;
       if (!this.waiting.length) {
         if (this.isRead) return;
-        while (this.further[0]?.isNew) this.interject(this.further.shift().text);
+        while (this.further[0]?.isNew && this.further[0].heard <= this.received) this.interject(this.further.shift().text);
         await new Promise((resolve) => { this.wake = resolve; });
         continue;
       }
