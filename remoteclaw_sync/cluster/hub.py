@@ -59,7 +59,7 @@ class Feed:
             self._changed.notify_all()
 
     def end(self, number: int) -> None:
-        """The run has ended with this event: do not wait for later ones, for which an invented event id may ask."""
+        """The run has ended with this event: do not wait for later ones, even if an invented event id asks for them."""
         with self._changed:
             self._ended_at = number
             self._changed.notify_all()

@@ -185,7 +185,7 @@ return {tonumber(number), redis.call('ZRANK', KEYS[1], ARGV[1])}
 """
 )
 
-# ARGV: ticket, limit. Returns the tickets that now hold a slot.
+# ARGV: ticket, limit. Returns the tickets that may now hold a slot.
 LEAVE = """
 redis.call('ZREM', KEYS[1], ARGV[1])
 redis.call('ZREM', KEYS[2], ARGV[1])

@@ -28,7 +28,7 @@ MAX_CAPSULE_BYTES = 256 * 1024 * 1024  # All files together. The longest session
 MAX_HEADER_BYTES = 4 * 1024 * 1024
 MAX_FILES = 10_000
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-PLAIN_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,199}")  # One step of a path: no leading dot, no separator.
+PLAIN_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,199}")  # Of a path: no leading dot, no separator, no device.
 
 
 @attrs.frozen(kw_only=True)

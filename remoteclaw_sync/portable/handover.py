@@ -110,7 +110,7 @@ class Handover:
         `let_go` is called with the id of a session that is about to be replaced by a newer state, so that a warm
         process can be ended. Raises UnwantedError if `is_unwanted` returns True while another machine has the session;
         SessionTransferError if the state in the store cannot be used here, and SessionBusyError if another process of
-        this machine has the session. In both cases the store's state is left as it is.
+        this machine has the session. In the last two cases the store's state is left as it is.
         """
         handed = HandedOver(self, key, place)
         with contextlib.ExitStack() as stack:
