@@ -80,7 +80,7 @@ CLOSED = "the bridge is closed"
 class RetryPolicy:
     """How often, and how soon, to retry a run after a rate limit, an overload or a network failure."""
 
-    attempts: int = 3  # In all.
+    attempts: int = 3  # Including the first.
     first_delay: float = 1.0
     factor: float = 2.0
     longest_delay: float = 30.0
@@ -712,7 +712,7 @@ LOOK_AGAIN = 1.0  # Seconds; a safety net in case the bell could not be rung.
 
 
 class _Job:
-    """A message that is being answered, or is waiting for it."""
+    """A message that is being answered or is waiting to be answered."""
 
     def __init__(self, conversation: Conversation, turn: AnyTurn, memory: _Memory) -> None:
         self.conversation = conversation

@@ -29,7 +29,7 @@ class Moved:
             self._handed.save(result.session_id, held=self._held)
 
     def fetch_again(self) -> bool:
-        """Whether the store may have, next time, a session that turned out to be missing here."""
+        """Whether a session that turned out to be missing here may be fetched from the store next time."""
         return self._handed is not None and self._handed.fetch_again()
 
     @property

@@ -88,10 +88,10 @@ class Sessions(Protocol):
         """Start a new session next time; with `session_id`, only if that is still the one."""
 
     def turn(self, conversation: Conversation) -> AnyTurn:
-        """Take a number: the turns of a conversation are in the order of these calls."""
+        """Take a number: turns in a conversation are granted in the order of these calls."""
 
     def close(self) -> None:
-        """Close what is open. It is reopened when needed."""
+        """Close the map. It is reopened when needed."""
 
 
 class SessionMap(Closeable):
@@ -204,7 +204,7 @@ class SessionMap(Closeable):
         return self._run(lambda connection: int(connection.execute(query, (oldest,)).fetchone()[0]))
 
     def turn(self, conversation: Conversation) -> Turn:
-        """Take a number: the turns of a conversation are in the order of these calls, across threads and processes.
+        """Take a number: turns in a conversation are granted in the order of these calls, across threads and processes.
 
         Use it as a context manager and call `wait()` inside. Others wait until it is left or dropped, or its process is
         dead. While the file cannot be used, the order holds only within this process, and `turn.fault` says why.

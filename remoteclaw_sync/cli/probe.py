@@ -21,7 +21,7 @@ from .terminal_text import one_line
 
 PROBE_SECONDS = 15.0  # Some CLIs take 2 to 5 s.
 MAX_ANSWER = 64 * 1024
-QUOTED_WORDS = 500  # Characters to quote of what it prints instead of a version.
+QUOTED_WORDS = 500  # Characters to quote of output that has no version.
 
 
 @attrs.frozen(kw_only=True)

@@ -51,7 +51,7 @@ class ClusterSessionMap(Closeable):
             return int(client.zcount(self._keys[1], self._oldest(self._clock()), "+inf"))
 
     def turn(self, conversation: Conversation) -> ClusterTurn:
-        """Take a number: the turns of a conversation are in the order of these calls, over all machines.
+        """Take a number: turns in a conversation are granted in the order of these calls, over all machines.
 
         Use it as a context manager and call `wait()` inside. While Redis cannot be reached, turns do not wait,
         and `turn.fault` says why.

@@ -1,4 +1,4 @@
-"""Seals what a store keeps with the caller's key: reading Redis or a folder, its disk or its backups is not enough."""
+"""Seals stored data with the caller's key: access to the store, its disk or its backups is not enough to read it."""
 
 from __future__ import annotations
 

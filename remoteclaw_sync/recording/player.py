@@ -1,4 +1,4 @@
-"""Agents that are recordings."""
+"""Agents that play recordings."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ FROM_STRING: dict[Any, tuple[Callable[[str], Any], str | None]] = {
     pathlib.PurePath: (pathlib.PurePath, None),
     os.PathLike: (pathlib.Path, None),
 }
-# Stands for the default of a class's field, which only the class knows. None is not used, as it may be a real default.
+# Stands for the default of a class's field, which only the class knows. Not None, so that a given null stays a value.
 OF_THE_CLASS = object()
 TYPE_ALIAS: Any = getattr(typing, "TypeAliasType", ())  # `type X = ...`, from Python 3.12 on.
 

@@ -170,7 +170,7 @@ class Conversations:
 
         return WatchedRun(run, turn.tools, ended)
 
-    # --- behind it ------------------------------------------------------------------------------------------
+    # --- internals ------------------------------------------------------------------------------------------
 
     def _find(self, conversation_id: str) -> Conversation:
         try:

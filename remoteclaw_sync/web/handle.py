@@ -69,7 +69,7 @@ class Registry(Protocol):
 
 
 def resumed(registry: Registry, last_event_id: str) -> RunHandle:
-    """What `resume()` returns."""
+    """The implementation of `resume()` for all registries."""
     try:
         run_id, number = split_event_id(last_event_id)
     except ValueError as error:

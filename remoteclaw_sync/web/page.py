@@ -209,7 +209,7 @@ class Chat:
             text = body.get("text")
             local = self.runs.local(run.run_id)
             heard = 0 if local is None else local.count
-            run.steer(text)  # type: ignore[arg-type] # It checks.
+            run.steer(text)  # type: ignore[arg-type] # steer() checks it.
             self.conversations.note_further(run.run_id, heard, str(text))
             return as_json({"heard": heard})
         elif verb == "answer":
