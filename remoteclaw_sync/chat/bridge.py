@@ -65,12 +65,12 @@ from .warm import Toolbox, WarmAgents
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_CONCURRENT_RUNS = 16  # A CLI takes 150 to 600 MB.
+DEFAULT_CONCURRENT_RUNS = 16  # A CLI uses 150 to 600 MB of memory.
 # Failures that another key may fix, and those that another provider may fix.
 ROTATE_ON = frozenset({"auth", "billing", "rate_limit"})
 FALL_BACK_ON = RETRYABLE | {"auth", "billing", "cli_missing", "config", "crash", "incomplete", "timeout", "unknown"}
 
-# What becomes of a message that comes while the agent works on an earlier one of the same conversation.
+# What happens to a message that arrives while the agent works on an earlier one of the same conversation.
 WhileBusy: TypeAlias = Literal["queue", "steer", "interrupt", "reject"]
 STILL_WORKING = "the agent is still working on an earlier message"
 CLOSED = "the bridge is closed"
@@ -80,7 +80,7 @@ CLOSED = "the bridge is closed"
 class RetryPolicy:
     """How often, and how soon, to retry a run after a rate limit, an overload or a network failure."""
 
-    attempts: int = 3  # In all.
+    attempts: int = 3  # Including the first.
     first_delay: float = 1.0
     factor: float = 2.0
     longest_delay: float = 30.0
@@ -92,9 +92,9 @@ class RetryPolicy:
         check_seconds("longest_delay", self.longest_delay)
 
     def delay(self, tries: int, retry_after: float | None = None) -> float | None:
-        """Seconds to wait after this number of tries, not before the vendor allows another one.
+        """Seconds to wait after this number of tries; never less than the vendor's `retry_after`.
 
-        None if that is later than `longest_delay`: then there is no point in trying again.
+        None if `retry_after` exceeds `longest_delay`: then there is no point in trying again.
         """
         if retry_after is not None and retry_after > self.longest_delay:
             return None
@@ -122,7 +122,7 @@ class Route:
 
     @property
     def provider(self) -> str:
-        """Whose sessions these are."""
+        """The provider whose sessions these are."""
         return getattr(self.runtime, "provider", None) or type(self.runtime).__name__
 
     def execute(self, params: AgentExecuteParams) -> Iterator[AgentEvent]:
@@ -135,36 +135,36 @@ class ChannelBridge(Closeable):
     """Answers chat messages with agent runs, from any thread.
 
     Each conversation has one run at a time, in the order of the calls to `handle()`, even across processes that share
-    the session map. Different conversations run in parallel, up to `max_concurrent_runs` in this process. A second try
-    (after a lost session, by `retry`, with `env_alternatives` or `fallbacks`) is made only if the agent has not said
-    or done anything yet.
+    the session map. Different conversations run in parallel, up to `max_concurrent_runs` in this process. A second
+    attempt (after a lost session, by `retry`, with `env_alternatives` or `fallbacks`) is made only if the agent has not
+    said or done anything yet.
 
     Args:
         runtime: the agent, or the name of a provider.
-        session_map: a SessionMap, or the path for one (then closed by `close()`), or the `session_map` of a Cluster.
+        session_map: a SessionMap, a path for one (`close()` then closes it), or the `session_map` of a Cluster.
         workspace_dir: where the agent works.
-        chunk_limit, chunk_unit: how long a message of the channel may be, and what it counts.
+        chunk_limit, chunk_unit: how long a message of the channel may be, and the unit in which that is counted.
         tools: Python functions, `tool(...)`s and GatewayTools for the agent.
         mcp_servers, system_prompt, model, permission_mode, env, extra_args, deadline: for every run.
         max_turns, max_tool_calls, max_tokens, max_cost_usd: the limits of each run.
         budget: what all runs may use together. When it is used up, messages are answered with an error
             (`result.error_subtype` "limit") until its next period.
-        call_timeout: how many seconds one call of a Python tool may take.
-        max_concurrent_runs: in this process.
-        retry: try again after a rate limit, an overload or a network failure (default: do not).
-        env_alternatives: variables (such as another API key) to try in order when the first was refused or is used up.
+        call_timeout: how long one call of a Python tool may take, in seconds.
+        max_concurrent_runs: how many runs this process may have at once.
+        retry: try again after a rate limit, an overload or a network failure (default: no retry).
+        env_alternatives: variables (such as another API key) to try in order when the first key is refused or used up.
         fallbacks: other agents to ask when this one cannot be reached; each has its own sessions.
-        session_store: keeps the sessions themselves, for bridges on several machines: each fetches the conversation's
-            state before a run, unless it has it already, and saves it afterwards. One store for each bot.
+        session_store: keeps the sessions themselves, for bridges on several machines. Each bridge fetches the
+            conversation's state before a run, unless it already has it, and saves it afterwards. Use one store per bot.
         warm: how many processes of the (first) agent are kept between messages, in a `SessionPool`. With 0 each message
-            has a process of its own.
-        while_busy: what becomes of a message that comes while the agent works on an earlier one of its conversation.
+            gets its own process.
+        while_busy: what happens to a message that arrives while the agent works on an earlier one of its conversation.
             "queue": it waits. "steer": the agent is given it as further words, and `handle()` returns at once; where
-            that cannot be done, it waits. "interrupt": the run is aborted, and the message is next. "reject":
+            that is not possible, it waits. "interrupt": the run is aborted, and the message is next. "reject":
             `handle()` returns at once, with an error.
-        ask_in_chat: have people in the conversation decide on the agent's tool calls: a function that sends them a
-            `ChatQuestion`, or an `AskInChat`, which also says whose answers count, and for how long it is waited for.
-            The next message of such a person is the answer, or what `answer()` is told. Without it nobody is asked.
+        ask_in_chat: lets people in the conversation decide on the agent's tool calls. Either a function that sends them
+            a `ChatQuestion`, or an `AskInChat`, which also sets whose answers count and how long to wait. The answer is
+            such a person's next message, or a button passed to `answer()`. Without `ask_in_chat` nobody is asked.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class ChannelBridge(Closeable):
             if isinstance(route.runtime, CLIRuntimeBase):
                 check_limits(route.runtime, attrs.evolve(self._params, model=route.model))
         self._warm = WarmAgents(_live(first.runtime), warm, self._tools, call_timeout) if warm else None
-        self._is_closed = False  # Set only if there are warm processes, without which messages cannot be answered.
+        self._is_closed = False  # Set only if there are warm processes: without them, messages cannot be answered.
         self._moves = Moves(session_store)
         self._questions = None
         if ask_in_chat is not None:
@@ -255,8 +255,8 @@ class ChannelBridge(Closeable):
         )
 
     def close(self) -> None:
-        """Close the session map, if it was made here, and end the warm processes with the runs on them. Other runs are
-        not touched."""
+        """Close the session map, if it was made here, and end the warm processes with the runs on them. Other runs
+        continue."""
         if self._warm is not None:
             self._is_closed = True
             self._warm.close()
@@ -292,15 +292,15 @@ class ChannelBridge(Closeable):
     def arrive(self, message: ChannelMessage) -> AnyTurn:
         """Reserve this message's place in its conversation now, for a later call of `handle()` in any thread.
 
-        For a dispatcher that receives messages in order and hands them to a pool, whose threads start in any order.
-        If you are not going to handle a turn, call `turn.leave()` at once: others wait for as long as it is held.
+        For a dispatcher that receives messages in order and hands them to a thread pool, whose threads start in any
+        order. If you do not handle a turn, call `turn.leave()` at once: others wait for as long as it is held.
         """
         return self.session_map.turn(self.conversation(message))
 
     def answer(self, data: str, sender: str) -> bool:
-        """Somebody has pressed the button with this data (see `ask_in_chat`).
+        """Pass on that somebody has pressed the button with this data (see `ask_in_chat`).
 
-        Returns whether it was the answer to a question that is still open, by a person who may answer it.
+        Returns True if that answered a question that was still open, by a person who may answer it.
         """
         return self._questions is not None and self._questions.press(data, sender)
 
@@ -312,11 +312,11 @@ class ChannelBridge(Closeable):
         *,
         turn: AnyTurn | None = None,
     ) -> AgentDeliveryResult:
-        """Run the agent on this message and return what to deliver. Blocks until it is its turn and the run has ended.
+        """Run the agent on this message and return what to deliver. Blocks while it waits for its turn and runs.
 
         `payloads` hold the whole answer, including what the callbacks already got: deliver one or the other. A failed
-        run does not raise but sets `result.error`; bad arguments raise ValueError or TypeError. The run goes on even if
-        the session map cannot be used: `result.warnings` lists what will not be remembered. Setting `abort_signal`
+        run does not raise but sets `result.error`; bad arguments raise ValueError or TypeError. The run continues even
+        if the session map cannot be used: `result.warnings` lists what will not be remembered. Setting `abort_signal`
         stops the run, or the wait for it. `turn` is what `arrive()` returned for this message.
         """
         place = turn
@@ -327,7 +327,7 @@ class ChannelBridge(Closeable):
                 return AgentDeliveryResult((), _ABORTED, error=CLOSED)
             conversation = self.conversation(message)
             if turn is not None and turn.conversation != conversation:
-                place = None  # It stays with its own message.
+                place = None  # The turn stays with its own message.
                 raise ValueError("turn was taken for another conversation")
             if place is None or not place.is_held:
                 place = self.session_map.turn(conversation)
@@ -352,7 +352,7 @@ class ChannelBridge(Closeable):
     def _while_another_runs(
         self, message: ChannelMessage, conversation: Conversation, place: AnyTurn
     ) -> AgentDeliveryResult | None:
-        """What becomes of a message that is not the first in the line; None: it waits, if it has to."""
+        """The result for a message that is not first in the line; None if it should wait for its turn."""
         if self._while_busy == "queue" or place.is_first:
             return None
         if self._while_busy == "reject":
@@ -363,7 +363,7 @@ class ChannelBridge(Closeable):
             for job in running:
                 job.abort()
             return None
-        # Others in the line came before: their words must not come after these.
+        # Earlier messages in the line must not be overtaken.
         if place.ahead() == 1 and any(job.steer(_prompt(message)) for job in running):
             return AgentDeliveryResult((), AgentRunResult(), handled_as="steered")
         return None
@@ -433,7 +433,7 @@ class ChannelBridge(Closeable):
                     break
                 pause = self._retry.delay(tries, result.retry_after)
                 if pause is None:
-                    break  # Too long for somebody who waits for an answer; another agent may have one sooner.
+                    break  # Too long for somebody waiting for an answer; another agent may be sooner.
                 if job.aborted.wait(pause):
                     return _ABORTED, "the run was aborted"
                 key = 0
@@ -446,7 +446,7 @@ class ChannelBridge(Closeable):
     ) -> tuple[AgentRunResult, str | None]:
         params = attrs.evolve(params, env=route.env, model=route.model)
         if params.approve is not None and not _can_ask(route):
-            params = attrs.evolve(params, approve=None)  # A fallback. What nobody can be asked about, it may not do.
+            params = attrs.evolve(params, approve=None)  # A fallback: what it would have to ask for, it may not do.
         events = None
         narrator.begin()
         try:
@@ -459,7 +459,7 @@ class ChannelBridge(Closeable):
                 raise  # Bad arguments.
             if events is None and self._is_closed:
                 return _ABORTED, CLOSED
-            # Our runtimes never raise; this is somebody else's, and what it has said so far still counts as an answer.
+            # Our runtimes never raise; this one is foreign, and what it has said so far still counts as an answer.
             logger.exception("the runtime %s failed", route.provider)
             narrator.failed(error, errors.CLI_ERROR)
         finally:
@@ -472,7 +472,7 @@ class ChannelBridge(Closeable):
 
     @contextlib.contextmanager
     def _moved(self, route: Route, job: _Job) -> Iterator[Moved]:
-        """The session of the run, as the store has it."""
+        """The session of the run, brought up to date from the store."""
         let_go = self._warm.let_go if self._warm is not None and self._is_warm(route) else None
         place = place_of(route.runtime, self.workspace_dir, dict(route.env))
         moves = self._moves.run(route.provider, job.conversation, place, is_unwanted=job.aborted.is_set, let_go=let_go)
@@ -507,9 +507,9 @@ def _live(runtime: AgentRuntime | str) -> CLIRuntimeBase:
 
 
 def _can_ask(route: Route) -> bool:
-    """Whether an agent can wait for an answer."""
+    """Whether the agent can wait for an answer."""
     if not isinstance(route.runtime, CLIRuntimeBase):
-        return True  # It may, for all we know.
+        return True  # We cannot know, so assume that it can.
     try:
         return route.runtime.transport != "oneshot" and bool(route.runtime.live_copy())
     except errors.UnsupportedOperationError:
@@ -517,13 +517,13 @@ def _can_ask(route: Route) -> bool:
 
 
 def _begun(execute: Execute, params: AgentExecuteParams, session_id: str | None) -> Iterator[AgentEvent]:
-    """The events of a run in that session; in a new one if this runtime does not accept the id."""
+    """The events of a run in that session, or in a new one if this runtime does not accept the id."""
     try:
         return execute(attrs.evolve(params, session_id=session_id))
     except (TypeError, ValueError):
         if session_id is None:
             raise
-    # Others may write to the session map's file too. The id stays out of the log: it may be anything.
+    # Others may write to the session map's file too. The id is not logged: it may contain anything.
     logger.warning("the session map has something that is not a session id of this agent")
     return execute(params)
 
@@ -546,7 +546,7 @@ def _serving(tools: list[ToolLike], call_timeout: float | None) -> Iterator[Gate
         try:
             gateway.close()
         except OSError:
-            # A folder that cannot be removed is no reason to lose the answer.
+            # The answer must not be lost because a folder cannot be removed.
             logger.exception("the gateway could not be closed")
 
 
@@ -592,7 +592,7 @@ class _Narrator:
         self.said_or_done = False
 
     def begin(self) -> None:
-        """Another run starts. The one before said nothing."""
+        """Another run starts; the previous one said nothing."""
         self._errors, self._result = [], None
 
     def take(self, event: AgentEvent) -> None:
@@ -609,7 +609,7 @@ class _Narrator:
             self._result = event.result
 
     def failed(self, error: Exception, code: str) -> tuple[AgentRunResult, str | None]:
-        """End the run with somebody else's exception."""
+        """End the run with an exception from outside."""
         self.take(AgentErrorEvent(f"{type(error).__name__}: {error}", code))
         return self.result, self.error
 
@@ -617,7 +617,7 @@ class _Narrator:
         self._end_block()
 
     def blocks(self) -> list[str]:
-        """The answer, in the parts that lie between tool calls."""
+        """The parts of the answer between tool calls."""
         return ["".join(parts) for parts in self._blocks]
 
     @property
@@ -632,7 +632,7 @@ class _Narrator:
         """Why the run failed; None if it did not."""
         if self.result.ok:
             return None
-        # The last is the cause: a CLI reports its retries before it gives up.
+        # The last one is the cause: a CLI reports its retries before it gives up.
         causes = [event for event in self._errors if event.code not in errors.SURVIVABLE] or self._errors
         return causes[-1].message if causes else f"the run failed ({self.result.error_subtype})"
 
@@ -662,7 +662,7 @@ def _tell(callback: Callable[[ReplyPayload], object] | None, payload: ReplyPaylo
     try:
         callback(payload)
     except Exception:
-        # It must not end the run, and the result has the answer too.
+        # A callback's failure must not end the run, and the result has the answer too.
         logger.exception("a callback of the bridge failed")
 
 
@@ -670,7 +670,7 @@ def _tell(callback: Callable[[ReplyPayload], object] | None, payload: ReplyPaylo
 
 
 class _Memory:
-    """The sessions of one conversation. If the map cannot be used, they are not remembered, but the run goes on."""
+    """The sessions of one conversation. If the map cannot be used, they are not remembered, but the run continues."""
 
     def __init__(self, sessions: Sessions, conversation: Conversation) -> None:
         self._sessions = sessions
@@ -705,21 +705,21 @@ def _in_words(consequence: str, error: Exception) -> str:
 
 
 # --- who runs, who waits -------------------------------------------------------------------------------------
-# A signal handler may raise anywhere in here. So nothing is counted: the jobs are in a list of weak references, and one
-# that is gone drops out by itself.
+# A signal handler may raise anywhere in here. So nothing is counted: the jobs are in a list of weak references, and a
+# reference to a job that is gone drops out by itself.
 
-LOOK_AGAIN = 1.0  # Seconds; a safety net in case nobody was able to ring.
+LOOK_AGAIN = 1.0  # Seconds; a safety net in case the bell could not be rung.
 
 
 class _Job:
-    """A message that is being answered or waits to be."""
+    """A message that is being answered or is waiting to be answered."""
 
     def __init__(self, conversation: Conversation, turn: AnyTurn, memory: _Memory) -> None:
         self.conversation = conversation
         self.turn = turn
         self.memory = memory
         self.aborted = threading.Event()
-        self.run: AgentRun | None = None  # The one that is going on.
+        self.run: AgentRun | None = None  # The current run.
         self.bell = Bell()  # Rings for a free slot or an abort.
 
     def abort(self) -> None:
@@ -729,20 +729,20 @@ class _Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run does not wait for an answer any more."""
+        """Whether the run no longer waits for an answer."""
         run = self.run
         return self.aborted.is_set() or (run is not None and run.is_ending)
 
     def wait(self, seconds: float) -> bool:
-        """Until somebody rings, at most for so long."""
+        """Wait until somebody rings, for at most this many seconds."""
         return self.bell.wait(seconds)
 
     def wake(self) -> None:
-        """Have whoever waits look around."""
+        """Make the waiting thread check again."""
         self.bell.ring()
 
     def steer(self, words: str) -> bool:
-        """Whether the agent takes these words into its run."""
+        """Add these words to the running turn. Returns whether the agent takes them."""
         run = self.run
         try:
             if run is None or self.aborted.is_set():
@@ -753,7 +753,7 @@ class _Job:
         return True
 
     def warnings(self) -> list[str]:
-        """What went wrong apart from the run."""
+        """Everything that went wrong apart from the run."""
         if self.turn.fault is None:
             return self.memory.warnings
         return [_in_words("other processes may not have waited", self.turn.fault), *self.memory.warnings]
@@ -782,7 +782,7 @@ class _Jobs:
 
 
 class _Slots:
-    """Limits the runs at once: the first `count` in the line may run, the others wait in order of arrival."""
+    """Limits concurrent runs: the first `count` in the line may run, the others wait in order of arrival."""
 
     def __init__(self, count: int) -> None:
         self._lock = threading.Lock()

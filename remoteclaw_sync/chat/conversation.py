@@ -11,7 +11,7 @@ from ..types import ChannelMessage
 
 @attrs.frozen
 class Conversation:
-    """Who talks to the agent, and where: each combination has its own session, and one run at a time."""
+    """Who talks to the agent, and where. Each combination has its own session, and one run at a time."""
 
     workspace: str = ""
     platform: str = ""

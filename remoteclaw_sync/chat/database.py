@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 IN_MEMORY = ":memory:"
-# Seconds to wait for a locked file after it has just failed: the person talking to the agent has waited once already.
+# Seconds to wait for a locked file after it has just failed: the person talking to the agent has already waited once.
 PATIENCE_IN_TROUBLE = 0.25
-GUARD_PAUSE = 0.01  # Seconds between tries for the lock file; flock() cannot wait with a time limit.
+GUARD_PAUSE = 0.01  # Seconds between attempts to get the lock file; flock() cannot wait with a time limit.
 DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 # A new connection to the same file would fail in the same way.
 NOT_CURED_BY_REOPENING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL}
@@ -70,7 +70,7 @@ class Database:
         self._file: tuple[int, int] | None = None
         self._patience: float | None = None
         self._in_trouble = False
-        # An unclosed connection is a ResourceWarning from Python 3.13 on.
+        # From Python 3.13 on, an unclosed connection causes a ResourceWarning.
         # At interpreter exit the keeper closes it: a finalizer could run in the middle of a transaction.
         weakref.finalize(self, _close_all, self._open).atexit = False
 
@@ -104,7 +104,7 @@ class Database:
         _close_all(self._open)
 
     def forget_after_fork(self) -> None:
-        """In a forked copy: the connection is the original's."""
+        """In a forked copy: the connection belongs to the parent."""
         _inherited.extend(self._open)
         self._open.clear()
 
@@ -126,12 +126,12 @@ class Database:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         if connection.in_transaction:
-            # This releases its locks, so that no other process has to wait for them.
+            # Closing releases its locks, so that no other process has to wait for them.
             self.close()
 
     def _connection(self) -> sqlite3.Connection:
         if self._open and self.path != IN_MEMORY and self._file != _identity(self.path):
-            # We would be working on a file that nobody else sees.
+            # Otherwise we would be working on a file that nobody else sees.
             logger.warning("%s was deleted or replaced; continuing with the file that is there now", self.path)
             self.close()
         if not self._open:

@@ -1,7 +1,7 @@
 """Turns the agent's answer into messages for a channel: splits it, and leaves out what was already sent. Pure.
 
 Cuts are made at a paragraph, else a line, else a word, else anywhere between two characters as people see them. A code
-block is cut only if nothing else helps; then it is closed at the end of one chunk and reopened, with its language
+block is cut only if nothing else helps. Then it is closed at the end of one chunk and reopened, with its language
 and indentation, at the beginning of the next.
 """
 
@@ -22,14 +22,14 @@ DEFAULT_CHUNK_LIMIT = 4000
 # Shorter texts ("ok", "done") are too common to count as repeating part of something longer.
 SHORTEST_REPETITION = 10
 
-# What a channel counts: Telegram UTF-16 units, most others characters (code points), a few bytes.
+# What a channel counts: Telegram counts UTF-16 units, most others characters (code points), a few bytes.
 LengthUnit: TypeAlias = Literal["characters", "utf-16", "utf-8"]
 WIDEST_CHARACTER: dict[str, int] = {"characters": 1, "utf-16": 2, "utf-8": 4}
 
 
 @attrs.frozen
 class Chunk:
-    """A piece of a text, as it is sent: `opening` and `closing` are the fences the splitter added to the slice `body`.
+    """A piece of a text as it is sent: `opening` and `closing` are fences that the splitter added to the slice `body`.
 
     The bodies of a text's chunks, joined, are the text.
     """
@@ -46,7 +46,7 @@ class Chunk:
 def split_text(text: str, limit: int = DEFAULT_CHUNK_LIMIT, unit: LengthUnit = "characters") -> list[str]:
     """The text as messages of at most `limit`: `split_chunks` without blank chunks.
 
-    Channels refuse empty messages, so a text of nothing but white space gives no message at all.
+    Channels refuse empty messages, so a text that is only white space gives no message at all.
     """
     return [chunk.text for chunk in split_chunks(text, limit, unit) if chunk.body.strip()]
 
@@ -54,8 +54,8 @@ def split_text(text: str, limit: int = DEFAULT_CHUNK_LIMIT, unit: LengthUnit = "
 def split_chunks(text: str, limit: int = DEFAULT_CHUNK_LIMIT, unit: LengthUnit = "characters") -> list[Chunk]:
     """The text in chunks of at most `limit`; their bodies joined are the text.
 
-    The limit must hold the widest character (1, in UTF-16 units 2, in bytes 4). Fences are added if they take no more
-    than half of it: "```" needs a limit of 16.
+    The limit must hold the widest character (1 character, 2 UTF-16 units or 4 bytes). Fences are added if they take no
+    more than half of it: "```" needs a limit of 16.
     """
     if unit not in WIDEST_CHARACTER:
         raise ValueError(f"unit must be one of {', '.join(WIDEST_CHARACTER)}, not {unit!r}")
@@ -76,7 +76,7 @@ def length_of(text: str, unit: LengthUnit = "characters") -> int:
 
 
 class BlockStream:
-    """Collects pieces of text into messages, and gives them out as they fill up and at `flush()`."""
+    """Collects pieces of text into messages, and returns them when they are full and at `flush()`."""
 
     def __init__(self, limit: int = DEFAULT_CHUNK_LIMIT, unit: LengthUnit = "characters") -> None:
         self._limit = limit
@@ -86,7 +86,7 @@ class BlockStream:
         self._cut = False
 
     def push(self, text: str) -> list[str]:
-        """The messages that this piece has filled."""
+        """The messages that this piece has completed."""
         self._parts.append(text)
         self._length += length_of(text, self._unit)
         if self._length <= self._limit:
@@ -98,7 +98,7 @@ class BlockStream:
         return [chunk.text for chunk in full if chunk.body.strip()]
 
     def flush(self, sent: Iterable[str] = ()) -> list[str]:
-        """The rest, or nothing if it is a whole block that was `sent` already. The next piece starts a new message."""
+        """The rest, or nothing if it is a whole block that was already `sent`. The next piece starts a new message."""
         rest, whole = "".join(self._parts), not self._cut
         self._parts, self._length, self._cut = [], 0, False
         return [] if whole and was_sent(rest, sent) else split_text(rest, self._limit, self._unit)
@@ -107,9 +107,9 @@ class BlockStream:
 def payloads_from(
     blocks: Iterable[str], limit: int = DEFAULT_CHUNK_LIMIT, unit: LengthUnit = "characters", sent: Iterable[str] = ()
 ) -> tuple[ReplyPayload, ...]:
-    """What to deliver of an answer: nothing if it is empty, one payload if it fits, else its chunks in order.
+    """The messages to deliver for an answer: none if it is empty, one payload if it fits, else its chunks in order.
 
-    `blocks` are the parts of the answer between tool calls; one that the agent has already `sent` to this
+    `blocks` are the parts of the answer between tool calls; a block that the agent has already `sent` to this
     conversation through a messaging tool is left out.
     """
     known = tuple(sent)
@@ -118,7 +118,7 @@ def payloads_from(
 
 
 def was_sent(text: str, sent: Iterable[str]) -> bool:
-    """Whether this is one of those texts, or a passage of one; white space aside."""
+    """Whether this is one of those texts, or a passage of one, ignoring white space."""
     needle = _bare(text)
     if not needle:
         return False
@@ -132,14 +132,14 @@ def _bare(text: str) -> str:
 
 # --- code blocks ---------------------------------------------------------------------------------------------
 
-# With any indentation: inside a list they are indented.
+# With any indentation: a fence inside a list is indented.
 _FENCE_LINE = re.compile(r"^([ \t]*)(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
 _STARTS_FENCE = re.compile(r"[ \t]*(?:```|~~~)")
 
 
 @attrs.frozen
 class _Block:
-    """A fenced code block: positions of its first line, its code and its end, and what reopens and closes it."""
+    """A fenced code block: the positions of its first line, its code and its end, and what reopens and closes it."""
 
     start: int
     code_start: int
@@ -208,13 +208,13 @@ class _Splitter:
             position, opening = cut, "" if block is None else block.opening
 
     def _block_around(self, position: int) -> _Block | None:
-        """The code block that a cut here would be inside of."""
+        """The code block that a cut here would fall into."""
         index = bisect.bisect_left(self._starts, position) - 1
         block = self._blocks[index] if index >= 0 else None
         return block if block is not None and position < block.end else None
 
     def _cut(self, start: int, furthest: int, room: int) -> int:
-        """The best place after `start` and not after `furthest`, with room for a fence if it needs one."""
+        """The best place after `start` and not after `furthest`, with room for a closing fence if it needs one."""
         block = self._block_around(furthest)
         if block is None:
             return self._cut_outside(start, furthest)
@@ -226,7 +226,7 @@ class _Splitter:
     def _cut_outside(self, start: int, furthest: int) -> int:
         last = bisect.bisect_left(self._starts, furthest) - 1
         if last >= 0 and self._blocks[last].end > start:
-            # The end of a code block is as good as that of a paragraph.
+            # The end of a code block is as good as the end of a paragraph.
             block_end = self._after_blank_lines(self._blocks[last].end, furthest)
             return self._paragraph_end(block_end, furthest) or block_end
         return self._paragraph_end(start, furthest) or self._line_word_or_any(start, furthest)
@@ -242,7 +242,7 @@ class _Splitter:
         return position if found is None else found.end()
 
     def _visible_from(self, start: int, furthest: int) -> int:
-        """Where the first visible character is: a cut before it would make a blank chunk."""
+        """The position of the first visible character: a cut before it would make a blank chunk."""
         found = _VISIBLE.search(self._text, start, furthest)
         return furthest if found is None else found.start()
 
@@ -269,7 +269,7 @@ class _Splitter:
         for position in range(furthest, start, -1):
             if self._may_cut(start, position):
                 return position
-        return furthest  # One "character" as long as a chunk.
+        return furthest  # A single "character" as long as a chunk.
 
     def _may_cut(self, start: int, position: int) -> bool:
         """Whether a cut here, in the middle of a line, neither splits a character nor creates a fence."""
@@ -284,12 +284,12 @@ _ZERO_WIDTH_NON_JOINER, _ZERO_WIDTH_JOINER = "\u200c", "\u200d"
 def _tears(text: str, start: int, position: int) -> bool:
     """Whether a cut here would split a character; `start` is known to be a safe place.
 
-    The rules of Unicode's grapheme clusters that matter in chats: accents and variation selectors, skin tones,
-    joined emoji, flags, Hangul syllables, CR LF; and a pair of surrogates, which a JSON parser may have left.
+    Covers the rules of Unicode's grapheme clusters that matter in chats: accents and variation selectors, skin tones,
+    joined emoji, flags, Hangul syllables, CR LF; also surrogate pairs, which a JSON parser may have left.
     """
     before, after = text[position - 1], text[position]
     if after < "\u0300":
-        # Most texts never get past this point.
+        # For most texts this is the only check.
         return (before == "\r" and after == "\n") or (before == after == "`")
     if before == "\n":
         return False

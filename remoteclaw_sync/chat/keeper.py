@@ -1,7 +1,7 @@
 """The one thread of a process that uses a session map's file.
 
-Other threads put their requests into its inbox and wait. So an exception that a signal handler or a task queue's time
-limit raises in them cannot leave a transaction open, a lock held or a row behind, and Ctrl-C does not have to wait for
+Other threads put their requests into its inbox and wait. So if a signal handler or a task queue's time limit raises an
+exception in them, it cannot leave a transaction open, a lock held or a row behind, and Ctrl-C does not have to wait for
 a locked file. `SimpleQueue.put` is written in C and safe to call at any moment, even from the garbage collector.
 """
 
@@ -66,13 +66,13 @@ class Keeper:
     def see_to_it(self) -> None:
         """Make sure that a thread looks into the inbox."""
         if self._working.locked():
-            return  # It looks once more before it ends.
+            return  # That thread looks once more before it ends.
         worker = threading.Thread(target=self._work, args=(False,), name="remoteclaw-sessions", daemon=True)
         try:
             # From a thread in which no signal handler can raise: an interrupted Thread.start() may block for ever.
             _thread.start_new_thread(_start, (worker,))
         except RuntimeError:
-            self._work(inline=True)  # No thread to be had: do it here.
+            self._work(inline=True)  # No thread can be started: do it here.
 
     def close(self, patience: float = math.inf) -> None:
         """Close the file and end the thread, unless turns are held."""
@@ -149,7 +149,7 @@ def _start(worker: threading.Thread) -> None:
         worker.run()  # No further thread can be started, so use this one.
 
 
-# --- all of this process -----------------------------------------------------------------------------------------
+# --- all keepers of this process ---------------------------------------------------------------------------------
 
 _keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
 _by_path: weakref.WeakValueDictionary[str, Keeper] = weakref.WeakValueDictionary()

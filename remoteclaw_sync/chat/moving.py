@@ -1,4 +1,4 @@
-"""Conversations that go on on whichever machine gets the next message, by way of a session store."""
+"""Lets a conversation continue on whichever machine gets the next message, through a session store."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from .conversation import Conversation
 
 
 class Moved:
-    """The session of one run. Without a store it is the one of this machine."""
+    """The session of one run. Without a store it is this machine's own."""
 
     def __init__(self, handed: HandedOver | None, *, held: bool) -> None:
         self._handed = handed
         self._held = held
 
     def session(self, mapped: str | None) -> str | None:
-        """What to resume, if this machine's own map says `mapped`."""
+        """The session to resume, if this machine's own map has `mapped`."""
         return mapped if self._handed is None or not self._handed.is_stored else self._handed.session_id
 
     def keep(self, result: AgentRunResult) -> None:
-        """Save what the session is after the run."""
+        """Save the session's state after the run."""
         if self._handed is not None and result.session_id and result.error_subtype != "session_not_found":
             self._handed.save(result.session_id, held=self._held)
 
     def fetch_again(self) -> bool:
-        """Whether a session that was thought to be here, and is not, can be had from the store next time."""
+        """Whether a session that turned out to be missing here may be fetched from the store next time."""
         return self._handed is not None and self._handed.fetch_again()
 
     @property
@@ -54,7 +54,7 @@ class Moves:
         is_unwanted: Callable[[], bool],
         let_go: Callable[[str], object] | None,
     ) -> Iterator[Moved]:
-        """For the time of one run. Raises as `Handover.turn` does. `let_go` is there if a warm process may hold it."""
+        """A context for one run. Raises as `Handover.turn` does. `let_go` is given if a warm process may hold it."""
         if self._handover is None or place is None:
             yield Moved(None, held=False)
             return
@@ -67,13 +67,13 @@ class Moves:
             yield Moved(handed, held=let_go is not None)
 
     def forget(self, provider: str, conversation: Conversation) -> None:
-        """Begin a new session next time, on whichever machine."""
+        """Begin a new session next time, on any machine."""
         if self._handover is not None:
             self._handover.forget(key_of(provider, conversation))
 
 
 def key_of(provider: str, conversation: Conversation) -> str:
-    """Without the workspace: another machine may have it in another place."""
+    """The key leaves out the workspace: its path may differ on another machine."""
     return json.dumps([provider, *conversation.columns[1:]])
 
 

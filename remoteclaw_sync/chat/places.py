@@ -1,4 +1,4 @@
-"""Whose turn it is in a conversation: within this process a list decides, between processes the session map's file.
+"""Whose turn it is in a conversation. Within this process a list decides; between processes, the session map's file.
 
 The list always works. If the file does not, turns are in order only within this process.
 """
@@ -20,9 +20,9 @@ from .database import CONVERSATION, Database
 
 logger = logging.getLogger(__name__)
 
-# Seconds between looks at the file while another process has its turn; it backs off.
+# Seconds between checks of the file while another process has its turn, with backoff.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.1
-# Seconds between tries to delete rows when the file could not be written.
+# Seconds between attempts to delete rows when the file could not be written.
 SHORTEST_RETRY, LONGEST_RETRY = 0.25, 5.0
 LONGEST_IDENTITY = 100  # Characters; three times any real one. Others may have written anything into the file.
 
@@ -43,11 +43,11 @@ class Place(weakref.ref[Any]):
         # `__new__` has set up the reference.
         self.conversation = conversation
         self.pid = os.getpid()
-        self.number: int | None = None  # Of its row, if it has one.
+        self.number: int | None = None  # The number of its row, if it has one.
         self.fault: Exception | None = None  # Why there is no row, or why other processes' rows could not be read.
         self.granted = False
         self.left = False
-        self.bell = Bell()  # Rings when it is our turn, or worth checking.
+        self.bell = Bell()  # Rings when it is our turn or there is something to check.
         self.settled = Bell()  # Rings when the turn has been left.
         self.pause, self.due = SHORTEST_PAUSE, 0.0
 
@@ -58,7 +58,7 @@ class Line:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._places: dict[Conversation, list[Place]] = {}
-        self._behind_others: list[Place] = []  # First in this process, but another one has its turn.
+        self._behind_others: list[Place] = []  # First in this process, but another process has its turn.
         self._is_new = True  # An earlier map of this process may have left rows when it was closed in trouble.
         self._retry_at: float | None = None
         self._retry_pause = SHORTEST_RETRY
@@ -70,14 +70,14 @@ class Line:
     def take(self, place: Place) -> None:
         """Join the end of the line."""
         if place() is None:
-            return  # Nobody wants it any more.
+            return  # The turn has already been dropped.
         if self._is_new:
             self._is_new = False
             self._tidy()
         try:
             place.number = self._insert(place)
         except Exception as error:
-            self._tidy_later()  # A failing disk may have kept the row anyway.
+            self._tidy_later()  # A failing disk may have written the row anyway.
             self._go_without(place, error)
         places = self._places.setdefault(place.conversation, [])
         places.append(place)
@@ -85,7 +85,7 @@ class Line:
             self._look(place)
 
     def ahead(self, place: Place) -> int:
-        """How many of this process come before it."""
+        """How many places of this process are ahead of it."""
         places = self._places.get(place.conversation, [])
         return next((number for number, one in enumerate(places) if one is place), 0)
 
@@ -170,7 +170,7 @@ class Line:
         return self._database.run(lambda connection: connection.execute(query, row).lastrowid or 0)
 
     def _tidy(self) -> None:
-        """Delete our rows that no longer belong to a place: from turns that were left, and from earlier failures."""
+        """Delete our rows that have no place any more: from turns that were left, and from earlier failures."""
         numbers = {place.number for places in self._places.values() for place in places}
 
         def delete(connection: sqlite3.Connection) -> None:
@@ -183,7 +183,7 @@ class Line:
             self._database.run(delete)
         except Exception as error:
             if self._retry_at is None:
-                # Other processes would wait for it for as long as this one lives.
+                # Until then other processes wait for the row, for as long as this process lives.
                 logger.warning("a finished turn could not be removed from the session map (%s); trying again", error)
             self._tidy_later()
         else:

@@ -1,4 +1,4 @@
-"""Approvals that are asked in the chat. Fail closed: whatever is not a clear yes of somebody who may say it is a no."""
+"""Approvals that are asked for in the chat. Fail closed: only a clear yes by somebody who may give it is a yes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..types import Allow, Approve, ChannelMessage, Deny, PermissionRequest, Rep
 from .delivery import LengthUnit, split_text
 
 DEFAULT_PATIENCE = 300.0  # Seconds for an answer.
-LOOK_AGAIN = 1.0  # Seconds between looks whether the run still waits.
-MOST_SHOWN = 16_000  # Characters of what a call is about.
+LOOK_AGAIN = 1.0  # Seconds between checks that the run still waits.
+MOST_SHOWN = 16_000  # Characters of a call that are shown.
 NOBODY = "Nobody answered in time."
 YES, ALWAYS, NO = frozenset({"y", "yes"}), frozenset({"a", "always"}), frozenset({"n", "no"})
 
@@ -29,13 +29,13 @@ Who: TypeAlias = Callable[["ChatQuestion", str], bool] | Collection[str] | None
 
 @attrs.frozen
 class ChatQuestion:
-    """Something that the agent asks the people in a conversation.
+    """A question from the agent to the people in a conversation.
 
     Args:
-        message: the one that the agent is working on.
-        request: what it asks.
-        payloads: the question as messages to send, in order; the last has the buttons. Where there are no buttons,
-            people answer with a message, as its text says.
+        message: the message that the agent is working on.
+        request: what the agent asks.
+        payloads: the question as messages to send, in order; the last one has the buttons. Where there are no buttons,
+            people answer with a message, as the text of the question explains.
     """
 
     message: ChannelMessage
@@ -45,14 +45,14 @@ class ChatQuestion:
 
 @attrs.frozen
 class AskInChat:
-    """How a bridge has people decide on the agent's tool calls.
+    """How a bridge lets people decide on the agent's tool calls.
 
     Args:
         ask: sends the question to its conversation. Called in the thread of `handle()`; if it raises, the call is
             refused.
-        who: whose answers count: ids of senders, or a function of the question and a sender's id. None: only whoever
-            sent the message that the agent is working on.
-        timeout: seconds after which a question that nobody has answered is a refusal.
+        who: whose answers count: ids of senders, or a function of the question and a sender's id. None: only the
+            sender of the message that the agent is working on.
+        timeout: seconds after which an unanswered question counts as a refusal.
     """
 
     ask: Callable[[ChatQuestion], object]
@@ -86,7 +86,7 @@ class Waiting(Protocol):
 
 @attrs.define(eq=False)
 class _Open:
-    """A question that waits for its answer: the data of a button, or words."""
+    """A question that waits for its answer: the choice of a button, or words."""
 
     question: ChatQuestion
     token: str
@@ -105,7 +105,7 @@ class Questions:
         self._open: list[_Open] = []
 
     def approver(self, message: ChannelMessage, run: Waiting) -> Approve:
-        """Asks the people in this message's conversation."""
+        """A function that asks the people in this message's conversation."""
 
         def approve(request: PermissionRequest) -> Allow | Deny:
             if request.questions:
@@ -139,7 +139,7 @@ class Questions:
         choices: Mapping[str, str],
         run: Waiting,
     ) -> str | None:
-        """The answer: one of the choices, or other words. None if there is none in time. Blocks."""
+        """The answer: one of the choices, or other words; None if nobody answered in time. Blocks."""
         token = secrets.token_urlsafe(9)
         buttons = tuple(ReplyButton(label, f"{token}:{choice}") for choice, label in choices.items())
         *before, last = split_text(f"{_visible(text)}\n\n{how}", self._limit, self._unit)
@@ -163,7 +163,7 @@ class Questions:
     # --- answers ----------------------------------------------------------------------------------------------
 
     def press(self, data: str, sender: str) -> bool:
-        """Whether the button with this data was the answer to an open question."""
+        """Whether pressing the button with this data answered an open question."""
         token, _, choice = data.partition(":")
         with self._lock:
             for opened in self._open:
@@ -174,7 +174,7 @@ class Questions:
         return False
 
     def take(self, message: ChannelMessage, arrived_at: float) -> bool:
-        """Whether this message is the answer to an open question. It has to have come after it was asked."""
+        """Whether this message answers an open question. It must have arrived after the question was asked."""
         with self._lock:
             here = [
                 opened
@@ -186,7 +186,7 @@ class Questions:
             own = [opened for opened in here if opened.question.message.sender == message.sender]
             if own:
                 return self._settle(own[0], message.text)
-            # Of others only what cannot mean anything else, and only if it is clear which question it answers.
+            # From others, only what cannot mean anything else, and only if it is clear which question it answers.
             is_clear = message.text.strip().lower() in YES | NO | ALWAYS
             return is_clear and len(here) == 1 and self._settle(here[0], message.text)
 
@@ -218,7 +218,7 @@ def _decision(answer: str | None) -> Allow | Deny:
 
 
 def _about(request: PermissionRequest) -> str:
-    """Who wants to do what. All of it, unless it is very long; then that is said."""
+    """Who wants to do what: all of it, unless it is very long; then the text says how much is missing."""
     whose = "A sub-agent" if request.parent_tool_use_id else "The agent"
     parts = [f"{whose} wants to use {request.tool_name or 'a tool'}:", "\n".join(_arguments(request.input))]
     if request.reason:
@@ -242,7 +242,7 @@ def _as_json(value: Any) -> str:
 
 
 def _visible(text: str) -> str:
-    """Without characters that hide or turn around what is written."""
+    """The text with characters that hide or reverse it shown as escapes."""
     return "".join(one if one.isprintable() or one in "\n\t" else f"\\u{ord(one):04x}" for one in text)
 
 

@@ -1,4 +1,4 @@
-"""Which CLI session belongs to which conversation, and whose turn it is there; shared by threads and processes."""
+"""Which CLI session belongs to which conversation, and whose turn it is there. Shared by threads and processes."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class AnyTurn(Protocol):
 
     @property
     def is_held(self) -> bool:
-        """False once it was left, and in a forked copy of the process that took it."""
+        """False once it has been left, and in a forked copy of the process that took it."""
 
     @property
     def is_first(self) -> bool:
         """Whether it is our turn."""
 
     def ahead(self) -> int:
-        """How many are in the line before us."""
+        """How many are ahead of us in the line."""
 
     def wait(self, give_up: Callable[[], bool] = ...) -> bool:
         """Block until it is our turn or `give_up()` is true."""
@@ -76,7 +76,7 @@ class AnyTurn(Protocol):
 
 
 class Sessions(Protocol):
-    """What a bridge needs of a session map: `SessionMap` has it, and so has the `session_map` of a Cluster."""
+    """What a bridge needs of a session map: implemented by `SessionMap` and by the `session_map` of a Cluster."""
 
     def get(self, provider: str, conversation: Conversation) -> str | None:
         """The session to continue, if there is one that has not expired. Counts as a use."""
@@ -85,27 +85,27 @@ class Sessions(Protocol):
         """Continue with this session from now on."""
 
     def forget(self, provider: str, conversation: Conversation, session_id: str | None = None) -> bool:
-        """Start a new session next time; with `session_id`, only if it is still that one."""
+        """Start a new session next time; with `session_id`, only if that is still the one."""
 
     def turn(self, conversation: Conversation) -> AnyTurn:
-        """Take a number: turns in a conversation come in the order of these calls."""
+        """Take a number: turns in a conversation are granted in the order of these calls."""
 
     def close(self) -> None:
-        """It is reopened when needed."""
+        """Close the map. It is reopened when needed."""
 
 
 class SessionMap(Closeable):
     """Maps a conversation to a CLI session id, in a file that threads and processes share.
 
-    A session that was not used for `ttl` is not continued. A corrupt file is renamed to `<path>.corrupt-<time>`, logged
-    as an error and listed in `set_aside`; the map continues with a new one, as it does when the file is deleted or
-    replaced. Any other failure (a full disk, a lock that is not released) raises sqlite3.Error or OSError, except from
-    `turn()`. All processes must run on one machine and in one pid namespace: SQLite's log needs that, and so does
+    A session that has not been used for `ttl` is not continued. A corrupt file is renamed to `<path>.corrupt-<time>`,
+    logged as an error and listed in `set_aside`; the map continues with a new one, as it does when the file is deleted
+    or replaced. Any other failure (a full disk, a lock that is not released) raises sqlite3.Error or OSError, except
+    from `turn()`. All processes must run on one machine and in one pid namespace: SQLite's log needs that, and so does
     finding the turns of dead processes.
 
     Args:
         path: the file; created (mode 0600, with its folders) if missing. ":memory:" lasts as long as this process.
-        ttl: seconds or a timedelta after its last use for which a session is kept; None keeps all.
+        ttl: how long a session is kept after its last use (seconds or a timedelta); None keeps all.
         clock: wall clock, for tests.
         busy_timeout: seconds to wait for a file that another process has locked.
     """
@@ -191,7 +191,7 @@ class SessionMap(Closeable):
         self._run(store)
 
     def forget(self, provider: str, conversation: Conversation, session_id: str | None = None) -> bool:
-        """Start a new session next time; with `session_id`, only if it is still that one. Returns whether it was."""
+        """Start a new session next time; with `session_id`, only if that is still the one. Returns whether it was."""
         key: tuple[str, ...] = (provider, *conversation.columns)
         query = f"DELETE FROM remoteclaw_sessions WHERE {_KEY}"
         if session_id is not None:
@@ -204,7 +204,7 @@ class SessionMap(Closeable):
         return self._run(lambda connection: int(connection.execute(query, (oldest,)).fetchone()[0]))
 
     def turn(self, conversation: Conversation) -> Turn:
-        """Take a number: turns in a conversation come in the order of these calls, across threads and processes.
+        """Take a number: turns in a conversation are granted in the order of these calls, across threads and processes.
 
         Use it as a context manager and call `wait()` inside. Others wait until it is left or dropped, or its process is
         dead. While the file cannot be used, the order holds only within this process, and `turn.fault` says why.

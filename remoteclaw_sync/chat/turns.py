@@ -1,4 +1,4 @@
-"""A turn in a conversation, as its holder has it."""
+"""A turn in a conversation, as its holder sees it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .conversation import Conversation
 from .keeper import LOOK_AGAIN, Keeper
 from .places import Place
 
-# Seconds by which leaving may delay the answer. A row that could not be deleted by then is deleted later.
+# Seconds by which leaving may delay the answer. A row that could not be deleted in that time is deleted later.
 LEAVE_PATIENCE = 1.0
 
 
 class Turn:
-    """A place in the queue of a conversation. It is your turn when nobody alive is ahead of you.
+    """A place in the queue of a conversation. It is your turn when everyone ahead of you has left or is dead.
 
-    Others wait until it is left, dropped or its process is dead.
+    Others wait until it is left or dropped, or its process is dead.
     """
 
     def __init__(self, keeper: Keeper, conversation: Conversation) -> None:
@@ -52,7 +52,7 @@ class Turn:
 
     @property
     def is_held(self) -> bool:
-        """False once it was left, and in a forked copy of the process that took it."""
+        """False once it has been left, and in a forked copy of the process that took it."""
         return not self._place.left and self._place.pid == os.getpid()
 
     @property
@@ -61,7 +61,7 @@ class Turn:
         return self._place.granted
 
     def ahead(self) -> int:
-        """How many of this process are in the line before us."""
+        """How many turns of this process are ahead of us in the line."""
         return self._keeper.call(lambda: self._keeper.line.ahead(self._place))
 
     def wait(self, give_up: Callable[[], bool] = lambda: False) -> bool:
@@ -78,7 +78,7 @@ class Turn:
         self._place.bell.ring()
 
     def leave(self) -> None:
-        """Let the next one have its turn. Never raises because of the file: a row it cannot delete now goes later."""
+        """Let the next one have its turn. File errors are never raised: such a row is deleted later."""
         if self.is_held:
             self._keeper.inbox.put(self._place)
             self._keeper.see_to_it()

@@ -1,4 +1,4 @@
-"""Agents of conversations whose processes stay, and the tools they have for as long."""
+"""Agents whose processes stay between messages, and the tools of their conversations."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ..tool_server.tools import Tool, ToolLike, build_tools
 from ..types import AgentEvent, AgentExecuteParams, ChannelMessage, LeaseFields, RunFields
 from .conversation import Conversation
 
-MOST_TOOLBOXES = 1000  # Conversations; the tools of others are made once more, which takes another process.
+MOST_TOOLBOXES = 1000  # Conversations; beyond that, tools are made again, which takes a new process.
 
 
 class Toolbox:
-    """The tools of one conversation. Gateway tools have their own copy, with its own record."""
+    """The tools of one conversation. It has its own copy of the gateway tools, with its own record."""
 
     def __init__(self, tools: Iterable[ToolLike], message: ChannelMessage) -> None:
         self.tools = [_bound(one, message) for one in tools]
@@ -32,11 +32,11 @@ class Toolbox:
         self.calls_made = 0
 
     def sent_here(self) -> list[str]:
-        """What the agent has sent to this conversation itself."""
+        """What the agent itself has sent to this conversation."""
         return [text for source in self.sources for text in source.texts_sent_here()]
 
     def counted(self, call_timeout: float | None) -> tuple[Tool, ...]:
-        """The tools for a process that stays: calls are counted here, and each has its time limit."""
+        """The tools for a process that stays: calls are counted here, and each has a time limit."""
         longest = threading.TIMEOUT_MAX if call_timeout is None else call_timeout
         return tuple(
             attrs.evolve(one, function=self._counting(one), timeout=longest if one.timeout is None else one.timeout)
@@ -58,14 +58,14 @@ def _bound(one: ToolLike, message: ChannelMessage) -> ToolLike:
 
 
 class LeasedRun(AgentRun):
-    """A turn of a session that is given back to its pool when the turn is closed."""
+    """A turn of a session; closing it returns the session to its pool."""
 
     def __init__(self, events: Generator[AgentEvent, None, None], turn: Turn, session: AgentSession) -> None:
         super().__init__(events, turn)
         self._session = session
 
     def close(self) -> None:
-        """End the turn, and give the session back."""
+        """End the turn and return the session."""
         try:
             super().close()
         finally:
@@ -83,7 +83,7 @@ class WarmAgents:
         self._toolboxes: OrderedDict[Conversation, tuple[Toolbox, tuple[Tool, ...]]] = OrderedDict()
 
     def toolbox(self, conversation: Conversation, message: ChannelMessage) -> tuple[Toolbox, tuple[Tool, ...]]:
-        """The same each time: a process knows the tools that it was started with."""
+        """The same objects each time: a process knows only the tools it was started with."""
         with self._lock:
             found = self._toolboxes.pop(conversation, None)
             if found is None:
@@ -95,7 +95,7 @@ class WarmAgents:
             return found
 
     def execute(self, params: AgentExecuteParams) -> LeasedRun:
-        """A turn in the session that the params name, or in a new one. Raises for bad arguments."""
+        """A turn in the session that the params name, or in a new one. Raises if an argument is wrong."""
         fields: LeaseFields = {
             "mcp_servers": params.mcp_servers,
             "working_directory": params.working_directory,
@@ -125,12 +125,12 @@ class WarmAgents:
             raise
 
     def let_go(self, session_id: str) -> None:
-        """Nobody goes on with this session, or somebody else does."""
+        """Called when nobody continues this session, or another machine does."""
         try:
             self._pool.cool(session_id)
         except SessionBusyError:
-            pass  # It has a turn.
+            pass  # A turn is running on it.
 
     def close(self) -> None:
-        """End the processes, and the turns that run on them."""
+        """End the processes and the turns that run on them."""
         self._pool.close()

@@ -30,12 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno != errno.EIO:
             raise
-        _point_to_nowhere(1, 2)  # The terminal is gone, as SIGHUP says too.
+        _point_to_nowhere(1, 2)  # The terminal is gone, which SIGHUP also reports.
         return 129
 
 
 def _point_to_nowhere(*descriptors: int) -> None:
-    """So that the flush at interpreter exit cannot fail."""
+    """Redirect the descriptors to /dev/null, so that the flush at interpreter exit cannot fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in descriptors:
         os.dup2(nowhere, descriptor)

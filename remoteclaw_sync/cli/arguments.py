@@ -13,7 +13,7 @@ from ..types import PermissionMode
 from .help import TOPICS
 
 PROGRAM = "remoteclaw-sync"
-SHELLS = ("bash", "zsh", "fish")  # That have a completion script.
+SHELLS = ("bash", "zsh", "fish")  # Those with a completion script.
 
 EXAMPLES = """
 examples:
@@ -129,7 +129,7 @@ def _command(
 
 
 def _new(make: object, *args: object, **options: object) -> argparse.ArgumentParser:
-    # No abbreviations: `--per` would change its meaning with the next option we add.
+    # No abbreviations: the meaning of `--per` would change with the next option we add.
     formatter = argparse.RawDescriptionHelpFormatter
     parser = make(*args, allow_abbrev=False, formatter_class=formatter, **options)  # type: ignore[operator]
     assert isinstance(parser, argparse.ArgumentParser)

@@ -1,4 +1,4 @@
-"""How a person at a terminal is asked about a tool call, by `chat` and by `run --approve`."""
+"""Asks a person at a terminal about a tool call, for `chat` and for `run --approve`."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from .terminal_text import visible
 
 PROMPT = "  allow? y / n / always / why > "
 HELP = "  y: this once. n: no. always: {always}. why: all that is known. Other words: no, and the agent is told them."
-SHOWN_LINES = 16  # Of what a call is about; `why` shows the rest.
+SHOWN_LINES = 16  # Of a call's arguments; `why` shows the rest.
 SHOWN_CHARACTERS = 2_000
 NOBODY = "Nobody answered."
 NO_ANSWER = "The user did not answer."
-COMMAND_KEYS = ("command", "cmd")  # In the input of a shell.
+COMMAND_KEYS = ("command", "cmd")  # The names under which a shell gets its command.
 
 
 class Asker:
-    """An `approve` function. Whatever is not a clear yes is a no.
+    """An `approve` function. Anything that is not a clear yes is a no.
 
     Args:
-        screen: where the question is put.
+        screen: where the question is shown.
         lines: where the answer comes from.
     """
 
     def __init__(self, screen: Screen, lines: Lines) -> None:
         self._screen = screen
         self._lines = lines
-        self.is_over: Callable[[], bool] = never  # Whether the run does not wait for the answer any more.
+        self.is_over: Callable[[], bool] = never  # Whether the run no longer waits for the answer.
 
     def __call__(self, request: PermissionRequest) -> Allow | Deny:
         """Blocks until there is an answer."""
@@ -71,7 +71,7 @@ class Asker:
         for line in lines:
             self._screen.note("    " + line)
 
-    # --- what the agent asks the user -------------------------------------------------------------------------
+    # --- questions that the agent asks the user ---------------------------------------------------------------
 
     def _put_questions(self, request: PermissionRequest) -> Allow | Deny:
         answers: dict[str, Any] = {}
@@ -84,7 +84,7 @@ class Asker:
         return Allow(answers=answers) if answers else Deny(NO_ANSWER)
 
     def _put(self, question: Mapping[str, Any]) -> str | list[str] | None:
-        """The answer; empty if there is none, None if nobody is there to give one."""
+        """The answer; empty if the user gave none, None if there is nobody to give one."""
         style = self._screen.style
         self._screen.note(f"{style.yellow('?')} {style.bold(visible(str(question.get('question'))))}")
         labels = []
@@ -101,7 +101,7 @@ class Asker:
 
 
 def _chosen(answer: str, labels: list[str], several: bool) -> str | list[str]:
-    """The labels of these numbers; other words are what they are."""
+    """The labels with these numbers; any other text is returned as it is."""
     numbers = answer.replace(",", " ").split()
     if not numbers or not all(one.isascii() and one.isdigit() and 1 <= int(one) <= len(labels) for one in numbers):
         return answer
@@ -118,7 +118,7 @@ def _what_always_means(request: PermissionRequest) -> str:
 
 
 def _about(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """The arguments of a call, each on its own lines; a shell's command first and without its name."""
+    """The arguments of a call, each on its own lines. A shell's command comes first and without its name."""
     for key in sorted(arguments, key=lambda key: key not in COMMAND_KEYS):
         value = arguments[key]
         text = visible(value if isinstance(value, str) else dump(value))
@@ -133,7 +133,7 @@ def _about(arguments: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _shortened(lines: list[str]) -> list[str]:
-    """Few enough to be read. That there is more is always told."""
+    """Few enough lines to be read. If something is left out, the last line says so."""
     shown: list[str] = []
     left = SHOWN_CHARACTERS
     for line in lines[:SHOWN_LINES]:

@@ -1,4 +1,4 @@
-"""`chat`: a conversation in the terminal, over a live session."""
+"""`chat`: a conversation in the terminal, using a live session."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def _open(provider: str, options: argparse.Namespace, asker: Asker, conversation
 
 
 class Conversation:
-    """Turns, one after the other, and what is said in between.
+    """Turns, one after the other, and the commands in between.
 
-    The turns run in the main thread, where signals arrive too. Lines that are typed meanwhile come from the keyboard's
-    thread.
+    The turns run in the main thread, which also gets the signals. Lines that are typed meanwhile come from the
+    keyboard's thread.
     """
 
     def __init__(self, screen: Screen, *, is_typed: bool, quiet: bool, deadline: float | None) -> None:
@@ -98,16 +98,16 @@ class Conversation:
         self._lines: Lines
         self._session: AgentSession
         self._warming = threading.Thread(target=self._warm, name="remoteclaw-warm", daemon=True)
-        self._run: AgentRun | None = None  # The turn.
+        self._run: AgentRun | None = None  # The current turn.
         self._view: TextView | None = None
         self._queued: deque[str] = deque()
-        self._interrupts = 0  # Since something was entered.
-        self._ended_by: int | None = None  # A signal.
+        self._interrupts = 0  # Since the last line was entered.
+        self._ended_by: int | None = None  # The signal that ended the conversation.
         self._code = OK
 
     @contextlib.contextmanager
     def lines_from(self, fd: int) -> Iterator[Lines]:
-        """Where this conversation's lines come from."""
+        """The source of this conversation's lines."""
         if self._is_typed:
             with Keyboard(fd, self._screen, self._take_meanwhile) as keyboard:
                 self._lines = keyboard
@@ -117,7 +117,7 @@ class Conversation:
             yield self._lines
 
     def hold(self, session: AgentSession, prompt: str | None) -> int:
-        """Until somebody leaves; returns the exit code."""
+        """Run turns until the user leaves; returns the exit code."""
         self._session = session
         try:
             with session:
@@ -135,11 +135,11 @@ class Conversation:
         return self._code if self._ended_by is None else 128 + self._ended_by
 
     def turn_is_ending(self) -> bool:
-        """Whether the turn does not wait for an answer any more."""
+        """Whether the turn no longer waits for an answer."""
         return self._run is None or self._run.is_ending
 
     def _warm(self) -> None:
-        """Have the process start while the first prompt is being typed. If it cannot, the turn says why."""
+        """Start the process while the first prompt is being typed. If that fails, the turn reports why."""
         with contextlib.suppress(RemoteClawError, RuntimeError):
             self._session.warm()
 
@@ -147,10 +147,10 @@ class Conversation:
         if self._warming.is_alive():
             self._warming.join()
 
-    # --- what is said ---------------------------------------------------------------------------------------------
+    # --- prompts and commands -------------------------------------------------------------------------------------
 
     def _next_prompt(self) -> str | None:
-        """The next message for the agent; None: somebody leaves."""
+        """The next message for the agent; None if the user leaves."""
         while self._ended_by is None:
             line = self._queued.popleft() if self._queued else self._lines.read(PROMPT)
             if line is News.END:
@@ -169,7 +169,7 @@ class Conversation:
         return None
 
     def _is_command(self, line: str) -> bool:
-        """Carry out what is meant for us. Only what a person types: the lines of a pipe are the agent's."""
+        """Carry out the line if it is a command. Only for typed lines: in a pipe, all lines are for the agent."""
         name, _, value = line.strip().partition(" ")
         value = value.strip()
         try:
@@ -190,7 +190,7 @@ class Conversation:
         return True
 
     def _take_meanwhile(self, line: str) -> None:
-        """A line that is entered while the agent works, in the keyboard's thread."""
+        """Take a line that is entered while the agent works. Called in the keyboard's thread."""
         self._interrupts = 0
         run = self._run
         try:
@@ -234,13 +234,13 @@ class Conversation:
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Inside the block, signals stop the turn, or end the conversation properly."""
+        """Inside the block, signals stop the turn or end the conversation cleanly."""
         handlers = {"SIGINT": self._on_interrupt, **dict.fromkeys(LEAVING_SIGNALS, self._on_end)}
         before = {}
         try:
             for name, handler in handlers.items():
                 number = getattr(signal, name, None)
-                # Whoever started us ignores it (nohup), so we do too.
+                # The process that started us ignores it (nohup), so we do too.
                 if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
                     before[number] = signal.signal(number, handler)
             yield
@@ -249,7 +249,7 @@ class Conversation:
                 signal.signal(number, earlier)
 
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
-        # Takes no lock of ours: the thread that it interrupts may have it.
+        # Takes none of our locks: the interrupted thread may hold one.
         self._interrupts += 1
         if self._run is None:
             self._lines.tell(News.INTERRUPT)

@@ -58,7 +58,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _words(parser: argparse.ArgumentParser) -> dict[str, list[str]]:
-    """The commands, and what can follow each."""
+    """The commands, and the words that can follow each."""
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     return {name: _flags(sub) for name, sub in commands.choices.items()}
 

@@ -29,7 +29,7 @@ def dispatch(argv: Sequence[str]) -> int:
 
 
 def _prepare_streams() -> None:
-    """Printing must not fail, whatever an agent says and whatever the terminal can show."""
+    """Make sure that printing cannot fail, whatever an agent says and whatever the terminal can show."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
     if sys.stderr is None:

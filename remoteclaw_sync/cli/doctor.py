@@ -39,7 +39,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _probe_all() -> list[Installed]:
-    """In parallel, because each may take seconds to print its version."""
+    """Probe all CLIs in parallel, because each may take seconds to print its version."""
     found: dict[str, Installed] = {}
 
     def look(cli: CliFacts) -> None:

@@ -8,7 +8,7 @@ from importlib.resources import files
 from ..clis.registry import all_facts
 
 PAGE = "README.md"
-# Topic -> the folder whose page it is, and what the page covers.
+# Topic -> the folder of its page, and what the page covers.
 TOPICS = {
     "runs": ("engine", "how a run ends, threads, limits, error codes"),
     "clis": ("clis", "the CLIs side by side, and how to add one"),
@@ -26,7 +26,7 @@ TOPICS = {
 
 
 def command(options: argparse.Namespace) -> int:
-    """Print one page, or the list of them."""
+    """Print one page, or the list of pages."""
     if options.topic is None:
         width = max(map(len, TOPICS))
         for topic, (_, covers) in TOPICS.items():

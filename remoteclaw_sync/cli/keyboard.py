@@ -25,36 +25,36 @@ except ImportError:  # Windows.
     termios = None  # type: ignore[assignment]
 
 READ_SIZE = 65_536
-POLL_SECONDS = 0.1  # How often whoever waits for an answer looks whether it is still wanted.
+POLL_SECONDS = 0.1  # How often a waiting thread checks that the answer is still wanted.
 PASTE_ON, PASTE_OFF = b"\x1b[?2004h", b"\x1b[?2004l"
 TYPED_AHEAD = "> "
 CAN_ASK = termios is not None
 
 
 class News(enum.Enum):
-    """What comes in the place of a line."""
+    """What `read` may return in place of a line."""
 
     END = "no more lines will come"
     INTERRUPT = "Ctrl-C"
 
 
 def never() -> bool:
-    """Whether a line is not wanted any more: it is."""
+    """The default for `is_over`: the line is always wanted."""
     return False
 
 
 class Lines(Protocol):
-    """Where lines come from. `tell` may be called by a signal handler, the rest by one thread."""
+    """A source of lines. `tell` may be called by a signal handler, everything else by one thread."""
 
     def read(self, prompt: str, is_over: Callable[[], bool] = never) -> str | News:
-        """The next line: one that was begun after the call, if a person types. END also when it is not wanted any
-        more."""
+        """The next line; if a person types, one that was begun after the call. Also END when it is no longer
+        wanted."""
 
     def tell(self, news: News) -> None:
-        """Wake whoever reads."""
+        """Wake the reading thread."""
 
     def clear(self) -> bool:
-        """Forget what was typed and not entered; False if there is nothing."""
+        """Drop what was typed but not entered; False if there was nothing."""
 
 
 class PipedLines:
@@ -89,7 +89,7 @@ class PipedLines:
 
 
 class AskedLines:
-    """Lines of a terminal that belongs to others between two questions: taken for each answer, and given back."""
+    """Lines from a terminal that others use between questions: it is taken for each answer and then given back."""
 
     def __init__(self, fd: int, screen: Screen) -> None:
         self._fd = fd
@@ -100,23 +100,23 @@ class AskedLines:
             return keyboard.read(prompt, is_over)
 
     def tell(self, news: News) -> None:
-        """Whoever wants the answer no more says so by `is_over`."""
+        """Do nothing: an answer that is no longer wanted is noticed through `is_over`."""
 
     def clear(self) -> bool:
         return False
 
 
 class Keyboard:
-    """Lines that are typed on a terminal. A context manager: afterwards the terminal is as it was.
+    """Lines that are typed on a terminal. A context manager; at the end the terminal is restored.
 
-    A thread reads the keys. A line that nobody waits for goes to `meanwhile`, which is called in that thread; while it
-    is being typed, nothing else is written to the screen. On a dumb terminal lines are edited by the terminal itself.
+    A thread reads the keys. A line that nobody waits for is passed to `meanwhile`, which is called in that thread;
+    while it is being typed, nothing else is written to the screen. A dumb terminal does its own line editing.
 
     Args:
-        fd: of the terminal.
+        fd: the terminal's descriptor.
         screen: where the line is shown.
-        meanwhile: takes the lines that come while nobody waits for one. Without it, there is only what is read.
-        flush: forget what was typed before the beginning.
+        meanwhile: takes the lines that come while nobody waits for one. Without it, they are dropped.
+        flush: drop what was typed before the block.
     """
 
     def __init__(
@@ -130,8 +130,8 @@ class Keyboard:
         self._editor = LineEditor()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._news: SimpleQueue[str | News] = SimpleQueue()  # The only queue that a signal handler may put into.
-        self._lock = threading.Lock()  # Around the editor and the prompt.
-        self._prompt: str | None = None  # While somebody waits.
+        self._lock = threading.Lock()  # Protects the editor and the prompt.
+        self._prompt: str | None = None  # Set while somebody waits for a line.
         self._is_empty = threading.Event()
         self._is_empty.set()
         self._ended = False
@@ -170,7 +170,7 @@ class Keyboard:
     # --- the terminal's modes -----------------------------------------------------------------------------------
 
     def _take_terminal(self) -> None:
-        """Key by key, without echo. Ctrl-C and Ctrl-Z stay signals, and Enter may be either line end."""
+        """Read key by key, without echo. Ctrl-C and Ctrl-Z stay signals, and Enter may be either line end."""
         if self._is_dumb or self._before is None:
             return
         mode = [*self._before[:6], list(self._before[6])]
@@ -184,24 +184,24 @@ class Keyboard:
     def _give_terminal_back(self) -> None:
         if self._is_dumb or self._before is None:
             return
-        with contextlib.suppress(OSError, termios.error):  # It may be gone.
+        with contextlib.suppress(OSError, termios.error):  # The terminal may be gone.
             os.write(self._fd, PASTE_OFF)
         with contextlib.suppress(OSError, termios.error):
             termios.tcsetattr(self._fd, termios.TCSANOW, self._before)
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        """Ctrl-Z. Takes no lock: the thread it interrupts may have it."""
+        """Handle Ctrl-Z. Takes no lock: the interrupted thread may hold it."""
         self._give_terminal_back()
         signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)  # Goes on here when the shell continues us.
+        os.kill(os.getpid(), number)  # Returns when the shell continues us.
         signal.signal(number, self._on_stop)
         self._take_terminal()
         os.write(self._wake_in, b"\0")
 
-    # --- for whoever wants a line -------------------------------------------------------------------------------
+    # --- reading a line -----------------------------------------------------------------------------------------
 
     def read(self, prompt: str, is_over: Callable[[], bool] = never) -> str | News:
-        # What is being typed was not meant for this.
+        # A line that is already being typed is not an answer to this.
         while is_over is not never and not self._is_empty.wait(POLL_SECONDS):
             if is_over():
                 return News.END

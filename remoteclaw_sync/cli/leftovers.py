@@ -31,7 +31,7 @@ class Leftover:
 
 
 def find_leftovers(folder: str, *, repair: bool) -> list[Leftover]:
-    """Everything that can be found from this folder; with `repair`, after trying to repair each."""
+    """Everything that can be found from this folder; with `repair`, after an attempt to repair each."""
     return [
         *_processes(repair),
         *_borrowed_configs(folder, repair),
@@ -49,7 +49,7 @@ def _processes(repair: bool) -> Iterator[Leftover]:
         for pid, (name, _) in found.items():
             yield Leftover("process", f"{pid} ({name})")
         return
-    # Without /proc none are found, so this is POSIX.
+    # Without /proc no process is found, so this is POSIX.
     for marker in {marker for _, markers in found.values() for marker in markers}:
         from ..process.sweep import end_leftovers
 
@@ -81,7 +81,7 @@ def _pids() -> list[int]:
 
 
 def _markers(pid: int) -> dict[str, str]:
-    """The run markers in a process's environment, and the hosts they name."""
+    """The run markers in a process's environment, with the host that each names."""
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
             return {}
@@ -107,7 +107,7 @@ def _name(pid: int) -> str | None:
 
 
 def borrowed_paths(folder: str) -> dict[str, str | None]:
-    """The config files that a run may borrow, and the project each belongs to (None: the user's own)."""
+    """The config files that a run may borrow, and the project of each (None: the user's own)."""
     return {path: project for cli in all_facts() for path, project in cli.borrowed_files(os.environ, folder).items()}
 
 

@@ -1,4 +1,4 @@
-"""A line while it is being typed. Connected to nothing: it is fed characters and asked what to show."""
+"""A line while it is being typed. It does no input or output: it is fed characters and asked what to show."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import attrs
 
 from .terminal_text import clean, width
 
-END = None  # Among the lines that were entered: Ctrl-D on an empty one.
+END = None  # In a list of entered lines: Ctrl-D was pressed on an empty line.
 KEY = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO[@-~]|\x1b[^\x1b\[O]|[^\x1b]", re.DOTALL)
 PASTE_BEGINS, PASTE_ENDS = "\x1b[200~", "\x1b[201~"
 WORD = re.compile(r"\w+\W*|\W+")
-MOST_ROWS = 12  # Of a long text that are shown.
+MOST_ROWS = 12  # Of a long text, at most this many are shown.
 TAB = "    "
 JOINER = "\u200d"  # Between the parts of an emoji.
 SKIN_TONES = "\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
@@ -21,17 +21,17 @@ SKIN_TONES = "\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff"
 
 @attrs.define
 class LineEditor:
-    """The usual keys: arrows, Home, End, Ctrl-A/E/K/U/W, history. What is pasted stays one text, line ends included."""
+    """The usual keys: arrows, Home, End, Ctrl-A/E/K/U/W, history. Pasted text stays one text, line ends included."""
 
     text: str = ""
     cursor: int = 0
     history: list[str] = attrs.field(factory=list)
-    _back: int = 0  # How far back in the history this text is from; 0: it is new.
+    _back: int = 0  # How far back in the history this text is; 0: it is new.
     _new: str = ""  # What was typed before going back.
     _unread: str = ""
 
     def feed(self, typed: str) -> list[str | None]:
-        """Take what was typed; returns the lines that were entered meanwhile, `END` among them."""
+        """Take what was typed; returns the lines that this entered, possibly with `END`."""
         entered: list[str | None] = []
         self._unread += typed
         while self._unread:
@@ -44,19 +44,19 @@ class LineEditor:
                 continue
             found = KEY.match(self._unread)
             if found is None:
-                break  # The beginning of a sequence.
+                break  # Only the beginning of a sequence.
             self._unread = self._unread[found.end() :]
             self._press(found[0], entered)
         return entered
 
     def clear(self) -> bool:
-        """Forget the line; False if there is none."""
+        """Drop the line; False if there was none."""
         was_there = bool(self.text)
         self._set("")
         return was_there
 
     def remember(self, text: str) -> None:
-        """Have the up key bring this back."""
+        """Add a line to the history for the up key."""
         if text and self.history[-1:] != [text]:
             self.history.append(text)
 
@@ -94,7 +94,7 @@ class LineEditor:
         self.text = self.text[: self.cursor] + self.text[self._right() :]
 
     def _left(self) -> int:
-        """Where the character before the cursor begins, as people count characters."""
+        """The start of the character before the cursor, as people count characters."""
         at = max(self.cursor - 1, 0)
         while at and self._goes_with_the_one_before(at):
             at -= 1
@@ -107,7 +107,7 @@ class LineEditor:
         return at
 
     def _goes_with_the_one_before(self, at: int) -> bool:
-        """Accents, and the parts of an emoji."""
+        """True for accents and for the parts of an emoji."""
         char = self.text[at]
         return width(char) == 0 or self.text[at - 1] == JOINER or char in SKIN_TONES
 
@@ -161,7 +161,7 @@ _keys(lambda line: line._insert("\n"), "\x1b\r", "\x1b\n")
 
 @attrs.frozen
 class Rows:
-    """A line as it is shown, and where its cursor is."""
+    """A line as it is shown, with the position of its cursor."""
 
     rows: tuple[str, ...]
     row: int
@@ -169,8 +169,8 @@ class Rows:
 
 
 def lay_out(prompt: str, text: str, cursor: int, columns: int, most_rows: int = MOST_ROWS) -> Rows:
-    """Rows of at most this many columns, the last of which the terminal has for the cursor. Of too many, those around
-    the cursor."""
+    """Rows of at most this many columns; the terminal needs its last column for the cursor. If there are too many rows,
+    returns those around the cursor."""
     rows = _folded(prompt, columns)
     column = width(rows[-1])
     indent = " " * column if column <= columns // 2 else ""  # Otherwise no room would be left.
@@ -193,7 +193,7 @@ def lay_out(prompt: str, text: str, cursor: int, columns: int, most_rows: int = 
 
 
 def _folded(prompt: str, columns: int) -> list[str]:
-    """A prompt may be longer than a terminal is wide."""
+    """The prompt in rows: it may be longer than the terminal is wide."""
     if width(prompt) < columns:
         return [prompt]
     return [prompt[start : start + columns] for start in range(0, len(prompt), columns)]

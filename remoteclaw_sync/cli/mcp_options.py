@@ -18,7 +18,7 @@ VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
 def mcp_servers(pairs: Iterable[str], files: Iterable[str]) -> dict[str, McpServerConfig]:
-    """All servers that the options name; a later one replaces an earlier one of the same name."""
+    """All servers given by the options; a later one replaces an earlier one with the same name."""
     servers: dict[str, McpServerConfig] = {}
     for path in files:
         servers.update(_from_file(path))

@@ -1,4 +1,4 @@
-"""What we can learn about an installed CLI without asking a model: its version, its login, the folders it trusts."""
+"""What can be learned about an installed CLI without asking a model: its version, its login, the folders it trusts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .terminal_text import one_line
 
 PROBE_SECONDS = 15.0  # Some CLIs take 2 to 5 s.
 MAX_ANSWER = 64 * 1024
-QUOTED_WORDS = 500  # Characters to quote of what it prints instead of a version.
+QUOTED_WORDS = 500  # Characters to quote of output that has no version.
 
 
 @attrs.frozen(kw_only=True)
 class Program:
-    """One file that has the name of a CLI."""
+    """One file with the name of a CLI."""
 
     path: str
     version: str | None = None
@@ -47,7 +47,7 @@ class Installed:
     problem: str | None = None
     others: tuple[Program, ...] = ()
     elsewhere: tuple[Program, ...] = ()  # Not on PATH. Searched only if nothing on PATH can run.
-    started: str | None = None  # The one that a run starts.
+    started: str | None = None  # The program that a run starts.
 
     @property
     def can_run(self) -> bool:
@@ -65,7 +65,7 @@ class Installed:
 
     @property
     def support(self) -> Support:
-        """What works on the versions that this one belongs to."""
+        """What works in the range of versions that this one belongs to."""
         return support_of(facts_of(self.provider), self.version)
 
     @property
@@ -124,7 +124,7 @@ def too_old(support: Support) -> str:
 
 
 def ask_version(path: str, env: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """What `--version` prints, or what is wrong."""
+    """The version that `--version` prints, or what is wrong."""
     marker = MARKER_PREFIX + os.urandom(8).hex()
     child = ChildProcess(
         Launch(
@@ -182,5 +182,5 @@ def is_in_git(folder: str) -> bool:
 
 
 def trusted_by(folder: str) -> dict[str, bool]:
-    """Whether each CLI that keeps such a list has this folder on it."""
+    """Whether this folder is on each CLI's trust list, for the CLIs that have one."""
     return {cli.name: cli.trusts(os.environ, folder) for cli in all_facts() if cli.trusts is not None}

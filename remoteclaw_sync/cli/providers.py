@@ -1,4 +1,4 @@
-"""`providers`: the CLIs this package knows, and where they are."""
+"""`providers`: the CLIs that this package knows, and where they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .run import absence, places_of
 
 
 def command(options: argparse.Namespace) -> int:
-    """List them, without starting any."""
+    """List the CLIs without starting any."""
     found = [(cli, shutil.which(cli.name)) for cli in all_facts()]
     if options.json:
         rows = [

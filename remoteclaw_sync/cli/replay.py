@@ -1,4 +1,4 @@
-"""`replay`: shows a recording as the run was shown."""
+"""`replay`: shows a recording the way the run was shown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .dispatch import UsageError
 from .show import present
 from .views import JsonView, TextView
 
-INTERRUPTED = 128  # And more: the exit code of a run that a signal has ended.
+INTERRUPTED = 128  # This and above are the exit codes of runs that a signal has ended.
 
 
 def command(options: argparse.Namespace) -> int:

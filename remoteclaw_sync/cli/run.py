@@ -46,7 +46,7 @@ def command(options: argparse.Namespace) -> int:
             if params.output_type is not None and not options.json:
                 return _print_value(runtime, params)
             run = runtime.start(params)
-        except (ValueError, TypeError, UnsupportedOperationError) as error:  # They name the field, or what is missing.
+        except (ValueError, TypeError, UnsupportedOperationError) as error:  # It names the field, or what is missing.
             raise UsageError("; ".join([str(error), *getattr(error, "__notes__", ())])) from None
         if asker is not None:
             asker.is_over = lambda: run.is_ending
@@ -57,7 +57,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _print_value(runtime: CLIRuntimeBase, params: AgentExecuteParams) -> int:
-    """The answer as JSON and nothing else; without one, why."""
+    """Print the answer as JSON and nothing else; if there is none, print why."""
     try:
         result = runtime.run(params)
     except AgentRunError as error:
@@ -69,7 +69,7 @@ def _print_value(runtime: CLIRuntimeBase, params: AgentExecuteParams) -> int:
 
 @contextlib.contextmanager
 def _asker(screen: Screen) -> Iterator[Asker]:
-    """Asks on the terminal, also if stdin or stdout are something else."""
+    """Asks on the terminal, even if stdin or stdout is something else."""
     try:
         if not CAN_ASK:
             raise OSError
@@ -83,8 +83,8 @@ def _asker(screen: Screen) -> Iterator[Asker]:
 
 
 def choose_provider(options: argparse.Namespace) -> str | None:
-    """The provider that was asked for, else the first whose CLI is on PATH. Prints which one, or what to do if there is
-    none."""
+    """The provider that was asked for, else the first whose CLI is on PATH. Prints which one it is, or what to do if
+    there is none."""
     if options.provider is not None:
         return str(options.provider)
     for cli in all_facts():
@@ -116,7 +116,7 @@ def _prompt(options: argparse.Namespace) -> str:
     if options.prompt is not None and options.prompt != "-":
         return as_typed(options.prompt)
     if options.prompt is None and options.command == DEMO:
-        return DEMO_PROMPT  # Without reading stdin, which in a script may be a pipe that nobody closes.
+        return DEMO_PROMPT  # Does not read stdin, which in a script may be a pipe that nobody closes.
     if sys.stdin is None or (options.prompt is None and sys.stdin.isatty()):
         raise UsageError("no prompt: give one as an argument or on stdin")
     prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
@@ -126,12 +126,12 @@ def _prompt(options: argparse.Namespace) -> str:
 
 
 def as_typed(argument: str) -> str:
-    """Text from the command line. In an ASCII locale Python cannot decode the bytes of an `é`."""
+    """Text from the command line as UTF-8. In an ASCII locale Python cannot decode the bytes of an `é`."""
     return os.fsencode(argument).decode("utf-8", "replace")
 
 
 def runtime_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Keywords of a runtime."""
+    """Keyword arguments for the runtime."""
     chosen = {"timeout": options.timeout, "record": options.record}
     return {name: value for name, value in chosen.items() if value is not None}
 
@@ -157,7 +157,7 @@ def _params(options: argparse.Namespace, prompt: str) -> AgentExecuteParams:
 
 
 def _schema(path: str) -> dict[str, Any]:
-    """Raises UsageError."""
+    """The schema in a file. Raises UsageError."""
     try:
         with open(path, encoding="utf-8") as file:
             schema = json.load(file)
@@ -171,7 +171,7 @@ def _schema(path: str) -> dict[str, Any]:
 
 
 def _resume_command(provider: str, options: argparse.Namespace) -> str:
-    """The command for another turn; it includes the folder, because sessions belong to one."""
+    """The command for another turn; it includes the folder, because sessions belong to a folder."""
     folder = f" --cwd {shlex.quote(options.cwd)}" if options.cwd else ""
     return f"{program()} run --provider {provider}{folder}"
 

@@ -1,4 +1,4 @@
-"""`serve`: the example page, on this machine only."""
+"""`serve`: the chat page, on this machine only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .strangers import create_server
 logger = logging.getLogger(__name__)
 
 THREADS = 64  # Each visitor who listens to a run occupies one.
-A_DAY = 24 * 3600.0  # How long ended runs can be reloaded; all are deleted when the server stops, unless
+A_DAY = 24 * 3600.0  # How long ended runs can be reloaded. All are deleted when the server stops, unless
 A_YEAR = 365 * A_DAY  # --keep names a folder for them.
 
 
@@ -73,7 +73,7 @@ def serve(options: argparse.Namespace, host: str, settings: Settings, folder: st
         raise UsageError(f"cannot listen on {host}:{options.port}: {error.strerror}") from None
     port = server.effective_port
     shown = f"[{host}]" if ":" in host else host
-    # In the fragment, which browsers do not send; the page exchanges it for a session.
+    # The token is in the fragment, which browsers do not send; the page exchanges it for a session.
     address = f"http://{shown}:{port}/#token="
     door = Door(lambda link: tell(f"That link is used up. The next one, for another tab or browser: {address}{link}"))
     limits = {} if options.timeout is None else {"timeout": options.timeout}
@@ -105,7 +105,7 @@ def serve(options: argparse.Namespace, host: str, settings: Settings, folder: st
 
 
 def tell(text: str) -> None:
-    """The terminal may be gone by now, which must not affect the visitor who has just been let in."""
+    """Print a line. The terminal may be gone, which must not affect the visitor who has just been let in."""
     try:
         print(text, flush=True)
     except (OSError, ValueError):
@@ -113,7 +113,7 @@ def tell(text: str) -> None:
 
 
 class LateApplication:
-    """Stands in for the WSGI application, which can be made only once the server has its port."""
+    """Stands in for the WSGI application, which can be created only when the server has its port."""
 
     application: Chat | None = None
 
@@ -126,7 +126,7 @@ class LateApplication:
 
 
 def checked_host(host: str, allow_remote: bool) -> str:
-    """The address to listen on. Letting other machines in takes two options, so that one typo cannot do it."""
+    """The address to listen on. Letting other machines in takes two options, so that a single typo cannot do it."""
     name = "127.0.0.1" if host == "localhost" else host.strip("[]")
     try:
         address = ipaddress.ip_address(name)
@@ -153,13 +153,13 @@ def usable_providers() -> dict[str, bool]:
 
 
 def counts_cache_as_input(provider: str) -> bool:
-    """Whether the input tokens that it reports include those that were read from a cache."""
+    """Whether the input tokens that the provider reports include those read from a cache."""
     facts = runtime_class(provider).cli_facts
     return facts is not None and facts.cached_in_input
 
 
 def shown_folder(cwd: str | None) -> str:
-    """Where agents work, as people write it."""
+    """The folder where agents work, as people write it."""
     path = os.path.abspath(cwd or os.getcwd())
     home = os.path.expanduser("~")
     return "~" + path[len(home) :] if path == home or path.startswith(home + os.sep) else path
@@ -167,7 +167,7 @@ def shown_folder(cwd: str | None) -> str:
 
 @contextmanager
 def kept_in(folder: str | None) -> Iterator[str]:
-    """Where conversations are kept: in this folder, which only one server at a time uses, or until the server stops."""
+    """The folder for conversations: this one, which only one server at a time may use, or a temporary one."""
     if folder is None:
         with folder_of_this_server() as made:
             yield made
@@ -184,7 +184,7 @@ def kept_in(folder: str | None) -> Iterator[str]:
 
 
 class Ending:
-    """What a signal has to end."""
+    """What a signal has to stop."""
 
     runs: Runs | None = None
     begun = False
@@ -192,10 +192,10 @@ class Ending:
 
 @contextmanager
 def ended_by_signals() -> Iterator[Ending]:
-    """Ctrl-C, a service manager's SIGTERM, a closed terminal (SIGHUP): the server stops and cleans up.
+    """On Ctrl-C, a service manager's SIGTERM or a closed terminal (SIGHUP), the server stops and cleans up.
 
-    The runs are stopped first, because waitress waits for their listeners. A second signal changes nothing: a closed
-    terminal sends two, and stopping has a time limit.
+    The runs are stopped first, because waitress waits for their listeners. A second signal has no effect: a closed
+    terminal sends two, and stopping has a time limit anyway.
     """
     ending = Ending()
     if threading.current_thread() is not threading.main_thread():
@@ -211,7 +211,7 @@ def ended_by_signals() -> Iterator[Ending]:
         raise KeyboardInterrupt
 
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    # An ignored signal stays ignored: that is how `nohup` lets us outlive the terminal.
+    # An ignored signal stays ignored: that is how `nohup` lets the server outlive the terminal.
     heeded = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, interrupt) for number in heeded}
     try:

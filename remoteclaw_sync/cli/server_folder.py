@@ -12,12 +12,12 @@ from contextlib import contextmanager
 
 PREFIX = "remoteclaw-sync-serve-"
 LOCK = "server.lock"  # Held while the server lives. If it is killed, the kernel releases the lock.
-NEW_SECONDS = 60.0  # A folder younger than this may not have its lock yet.
+NEW_SECONDS = 60.0  # The server of a younger folder may not have taken its lock yet.
 
 
 @contextmanager
 def folder_of_this_server() -> Iterator[str]:
-    """A new folder for as long as the block lasts. Also removes those of servers that were killed."""
+    """A new folder that lasts as long as the block. Also removes the folders of servers that were killed."""
     remove_abandoned_folders()
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
         with locked(folder):
@@ -26,7 +26,7 @@ def folder_of_this_server() -> Iterator[str]:
 
 @contextmanager
 def locked(folder: str) -> Iterator[None]:
-    """Hold the folder for as long as the block lasts. Raises BlockingIOError if another server does."""
+    """Hold the folder's lock during the block. Raises BlockingIOError if another server holds it."""
     lock = os.open(os.path.join(folder, LOCK), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -36,7 +36,7 @@ def locked(folder: str) -> Iterator[None]:
 
 
 def abandoned_folders() -> list[str]:
-    """Folders of servers that were killed: there may be conversations in them."""
+    """Folders of servers that were killed. They may contain conversations."""
     found = []
     try:
         entries = list(os.scandir(tempfile.gettempdir()))
@@ -52,7 +52,7 @@ def abandoned_folders() -> list[str]:
 
 
 def remove_abandoned_folders() -> list[str]:
-    """Returns those that were removed."""
+    """Remove the folders of servers that were killed; returns those that were removed."""
     found = abandoned_folders()
     for path in found:
         shutil.rmtree(path, ignore_errors=True)

@@ -42,7 +42,7 @@ def exit_code(result: AgentRunResult | None, signal_number: int | None) -> int:
 
 
 class EndedBySignal:
-    """Inside the block, a signal that would end this process stops the run properly; a second one does not wait."""
+    """Inside the block, a signal that would end this process stops the run cleanly; a second one does not wait."""
 
     def __init__(self, run: AgentRun) -> None:
         self._run = run
@@ -54,7 +54,7 @@ class EndedBySignal:
             return self
         for name in ENDING_SIGNALS:
             number = getattr(signal, name, None)
-            # Whoever started us ignores it (nohup, a script's background job), so we do too.
+            # The process that started us ignores it (nohup, a script's background job), so we do too.
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._on_signal)
         return self

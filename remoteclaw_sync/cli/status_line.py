@@ -1,7 +1,7 @@
-"""Two streams that may be one terminal: the answer on stdout; notes, a live status and a line being typed on stderr.
+"""Two streams that may be one terminal: the answer on stdout; notes, a live status and a typed line on stderr.
 
-The status is the last line on the screen. A separate thread draws it while nothing else is being written on that line,
-and it is erased before anything else is written. A line that somebody types takes its place.
+The status is the last line on the screen. A separate thread draws it while nothing else is being written on that line.
+It is erased before anything else is written, and a line that somebody types takes its place.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ STATUS_COLUMNS = 72  # Short, so that there is little to wrap if the terminal is
 
 @attrs.frozen
 class _Shown:
-    """What is to be erased: the widths of the rows above the cursor's, and the cursor's column."""
+    """What has to be erased: the widths of the rows above the cursor, and the cursor's column."""
 
     above: tuple[int, ...]
     column: int
 
     def rows_up(self, columns: int) -> int:
-        """If the terminal was made narrower, it has wrapped what was drawn, which then begins so many rows up."""
+        """How many rows up the drawn text begins: a terminal that was made narrower has wrapped it."""
         return sum(1 + max(one - 1, 0) // columns for one in self.above) + max(self.column - 1, 0) // columns
 
 
 class Screen:
-    """May be used from any thread. `close` leaves the terminal clean; `begin` shows a status again."""
+    """Thread-safe. `close` leaves the terminal clean; `begin` shows a status again."""
 
     def __init__(self, out: TextIO, err: TextIO) -> None:
         self.style = Style.of(err)
@@ -42,15 +42,15 @@ class Screen:
         self._out = out
         self._err = err
         self._out_is_terminal = terminal.is_terminal(out)
-        # A reader of our pipe may print on the same terminal, and we cannot know where: so we draw no status then.
+        # A reader of our pipe may print on the same terminal, and we cannot know where. So we draw no status then.
         self._shares_terminal = terminal.is_pipe(out)
         self._status: Callable[[str], str] | None = None
         self._lock = threading.Lock()
         self._at_line_start = True
         self._out_ended_line = True
-        self._drawn: _Shown | None = None  # What of the status, or of the line that is typed, is on the screen now.
-        self._line: Rows | None = None  # The line that is typed.
-        self._held: list[Callable[[], None]] | None = None  # What is to be written when it has been typed.
+        self._drawn: _Shown | None = None  # The part of the status or the typed line that is on the screen now.
+        self._line: Rows | None = None  # The line that is being typed.
+        self._held: list[Callable[[], None]] | None = None  # Writes that wait until the line has been typed.
         self._frame = 0
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -66,7 +66,7 @@ class Screen:
             self._thread.start()
 
     def answer(self, text: str) -> None:
-        """A piece of the answer. A pipe or a file gets it unchanged; for a terminal, control sequences are removed."""
+        """Write a piece of the answer. A pipe or a file gets it unchanged; a terminal gets no control sequences."""
         if self._out_is_terminal:
             text = terminal.clean(text)
         if text and self._out_is_terminal:
@@ -78,13 +78,13 @@ class Screen:
                 self._write_answer(text)
 
     def aside(self, text: str) -> None:
-        """A piece of text that is not part of the answer."""
+        """Write a piece of text that is not part of the answer."""
         text = terminal.clean(text)
         if text:
             self._do(lambda: self._write_aside(text))
 
     def note(self, line: str) -> None:
-        """A whole line. The caller has removed control sequences from foreign text."""
+        """Write a whole line. The caller has removed control sequences from foreign text."""
         self._do(lambda: self._write_note(line))
 
     def begin_line(self) -> None:
@@ -92,7 +92,7 @@ class Screen:
         self._do(self._begin_line)
 
     def edit(self, line: Rows, *, hold: bool) -> None:
-        """Show a line while it is typed, below all else. With `hold`, all else waits until it has been typed."""
+        """Show a line while it is typed, below everything else. With `hold`, all other output waits for its end."""
         with self._lock:
             self._erase()
             if not hold:
@@ -104,7 +104,7 @@ class Screen:
             self._draw_line(line)
 
     def end_edit(self, said: str | None = None) -> None:
-        """The line was typed, or is gone. What was said stays on the screen."""
+        """The line was entered or dropped. Erase it; `said`, if given, stays on the screen in its place."""
         with self._lock:
             self._erase()
             self._line = None
@@ -114,16 +114,16 @@ class Screen:
             self._err.flush()
 
     def line_was_ended(self) -> None:
-        """By the terminal itself, which has shown what was typed."""
+        """The terminal itself has shown the typed line and moved to the next."""
         with self._lock:
             self._at_line_start = True
 
     def room(self) -> int:
-        """The columns a note may take without wrapping."""
+        """How many columns a note may take without wrapping."""
         return terminal.columns_of(self._err) - 1 if self.on_terminal else 200
 
     def rows(self) -> int:
-        """How many may be drawn without scrolling: what has scrolled away can never be erased."""
+        """How many rows may be drawn without scrolling: what has scrolled away can never be erased."""
         return max(terminal.lines_of(self._err) - 1, 1)
 
     def stop(self) -> None:
@@ -143,7 +143,7 @@ class Screen:
         self._do(self._end_lines)
 
     def _do(self, write: Callable[[], None]) -> None:
-        """Write something above the status and the line that is typed, or keep it until that has been typed."""
+        """Write something above the status or the typed line, or hold it back until the line has been typed."""
         with self._lock:
             if self._held is not None:
                 self._held.append(write)
@@ -201,7 +201,7 @@ class Screen:
                     self._draw()
                 closed.wait(FRAME_SECONDS)
         except (OSError, ValueError):
-            pass  # The terminal is gone; the consumer's thread will notice by itself.
+            pass  # The terminal is gone; the consumer's thread will notice for itself.
 
     def _draw(self) -> None:
         if self._status is None or not self._at_line_start or self._closed.is_set() or self._line is not None:
@@ -232,7 +232,7 @@ class Screen:
 
 
 class Progress:
-    """What the status says: what the agent is doing, for how long, and roughly how much it has said."""
+    """The text of the status: what the agent is doing, for how long, and roughly how much it has said."""
 
     def __init__(self, hint: str = "") -> None:
         self._hint = hint
@@ -241,7 +241,7 @@ class Progress:
         self.doing = "starting"
 
     def heard(self, text: str) -> None:
-        """Count this."""
+        """Count this text."""
         self._characters += len(text)
 
     def __call__(self, dot: str) -> str:

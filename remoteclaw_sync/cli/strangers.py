@@ -1,7 +1,7 @@
 """waitress, made safe against clients that can reach the port but have no business there.
 
 By default waitress reads a whole request before it calls the application, keeps what it has read, and limits the number
-of connections. Here, the body of a request without a valid session is thrown away. When there are too many connections,
+of connections. Here, the body of a request without a valid session is discarded. When there are too many connections,
 a new one replaces the one that has been idle the longest. So clients that send half a request and wait cannot lock the
 owner out.
 """
@@ -24,8 +24,8 @@ Admits = Callable[[Mapping[str, str]], bool]
 
 def create_server(application: Any, admits: Admits, *, host: str, port: int, threads: int, max_body: int) -> Any:
     """A server for this application. `admits` gets a request's headers, as WSGI names them, before its body is read."""
-    # Only waitress.create_server() itself is documented; the classes are what its `channel_class` and `parser_class`
-    # have been since 0.8.
+    # Only waitress.create_server() itself is documented; the classes are those that have been its `channel_class` and
+    # `parser_class` since 0.8.
     channels = importlib.import_module("waitress.channel")
     server = importlib.import_module("waitress").create_server(
         application,
@@ -39,13 +39,13 @@ def create_server(application: Any, admits: Admits, *, host: str, port: int, thr
         cleanup_interval=CLEANUP_SECONDS,
         max_request_header_size=MAX_HEADERS,
         max_request_body_size=max_body + ROOM_TO_REFUSE,
-        inbuf_overflow=max_body + 2 * ROOM_TO_REFUSE,  # In memory: a prompt has no business on the disk.
+        inbuf_overflow=max_body + 2 * ROOM_TO_REFUSE,  # Keeps bodies in memory: a prompt must not be written to disk.
     )
     room = places()
     parser_class = _careful_parser(admits)
 
     class Channel(channels.HTTPChannel):  # type: ignore[misc, name-defined] # waitress has no types.
-        """A connection that must make room when others want its place."""
+        """A connection that must make room when there are too many."""
 
         def __init__(self, server: Any, *args: Any, **options: Any) -> None:
             super().__init__(server, *args, **options)
@@ -79,7 +79,7 @@ def _careful_parser(admits: Admits) -> Any:
         def parse_header(self, header: bytes) -> None:
             super().parse_header(header)
             if self.body_rcv is not None and not admits({f"HTTP_{name}": text for name, text in self.headers.items()}):
-                # Read to its end, because a client that is cut off while sending never sees the reason.
+                # It is still read to its end, because a client that is cut off while sending never sees the reason.
                 self.body_rcv.buf = Nowhere(0)
 
     return Parser

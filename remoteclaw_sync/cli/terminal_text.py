@@ -1,4 +1,4 @@
-"""Text for a terminal: without control sequences, its width, and the colours and symbols it can show."""
+"""Text for a terminal: removing control sequences, measuring width, and the colours and symbols it can show."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import attrs
 # a sequence that was cut in two by the stream loses its ESC and becomes harmless text.
 _SEQUENCES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI
-    r"|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS and their like, up to their end
+    r"|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS and the like, up to their end
     r"|\x1b[ -/]*[0-Z\\^_`a-~]"
     r"|\r(?=\n)"
 )
@@ -22,19 +22,19 @@ _CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(co
 
 
 def clean(text: str) -> str:
-    """This text without control characters and sequences; newlines and tabs stay."""
+    """The text without control characters and sequences; newlines and tabs stay."""
     if text.isprintable():
         return text
     return _SEQUENCES.sub("", text).translate(_CONTROLS)
 
 
 def one_line(text: str) -> str:
-    """The same on one line, runs of white space as one space."""
+    """The cleaned text on one line, with each run of white space as one space."""
     return " ".join(clean(text).split())
 
 
 def visible(text: str) -> str:
-    """This text for somebody who has to decide about it: what a terminal would not show, or obey, is spelled out."""
+    """The text for somebody who has to decide about it: what a terminal would hide or obey is spelled out."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in "\n\t" else _spelled(char) for char in text)
@@ -45,7 +45,7 @@ def _spelled(char: str) -> str:
 
 
 def width(text: str) -> int:
-    """How many columns this takes. If in doubt, rather too many than too few."""
+    """How many columns the text takes. In doubt, this is too high rather than too low."""
     return len(text) if text.isascii() else sum(map(_char_width, text))
 
 
@@ -56,7 +56,7 @@ def _char_width(char: str) -> int:
 
 
 def shorten(text: str, columns: int, ellipsis: str = "…") -> str:
-    """As much of a line as fits into this many columns."""
+    """As much of the line as fits into this many columns."""
     if width(text) <= columns:
         return text
     left = columns - width(ellipsis)
@@ -68,7 +68,7 @@ def shorten(text: str, columns: int, ellipsis: str = "…") -> str:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person looks at this stream."""
+    """Whether the stream is a terminal."""
     try:
         return stream.isatty()
     except (OSError, ValueError):  # Closed.
@@ -76,15 +76,15 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def is_pipe(stream: TextIO) -> bool:
-    """Whether another program reads this stream."""
+    """Whether the stream is a pipe to another program."""
     try:
         return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
-    except (OSError, ValueError):  # No descriptor: a test's buffer.
+    except (OSError, ValueError):  # It has no descriptor, like a test's buffer.
         return False
 
 
 def columns_of(stream: TextIO) -> int:
-    """How wide the terminal is now. Checked every time, so a resize needs no signal."""
+    """The terminal's current width. Checked every time, so that a resize needs no signal."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):
@@ -92,7 +92,7 @@ def columns_of(stream: TextIO) -> int:
 
 
 def lines_of(stream: TextIO) -> int:
-    """How high the terminal is now."""
+    """The terminal's current height."""
     try:
         return os.get_terminal_size(stream.fileno()).lines or 24
     except (OSError, ValueError):
@@ -101,7 +101,7 @@ def lines_of(stream: TextIO) -> int:
 
 @attrs.frozen
 class Style:
-    """Colours and symbols, as far as the stream can show them."""
+    """Colours and symbols that the stream can show."""
 
     colours: bool
     spinner: str

@@ -21,13 +21,13 @@ from ..types import (
 from .status_line import Progress, Screen
 from .terminal_text import clean, one_line, shorten
 
-# The fields of a tool's input that a person wants to see, most interesting first.
+# The fields of a tool's input that people want to see, most interesting first.
 TELLING_INPUTS = ("command", "cmd", "file_path", "path", "pattern", "query", "url", "description", "prompt")
 MESSAGE_LIMIT = 4_000  # Characters of an error that are shown.
 
 
 class View(Protocol):
-    """Shows every event of a run. `stop` is called when the reader has gone, otherwise `close`."""
+    """Shows every event of a run. `stop` is called when the reader is gone, otherwise `close`."""
 
     def show(self, event: AgentEvent) -> None: ...
     def stop(self) -> None: ...
@@ -35,20 +35,20 @@ class View(Protocol):
 
 
 class JsonView:
-    """Each event as a line of JSON on stdout, flushed."""
+    """Prints each event as a line of JSON on stdout, flushed."""
 
     def show(self, event: AgentEvent) -> None:
-        """Print it."""
-        # UTF-8 whatever the terminal: it is JSON. A lone surrogate becomes \\udXXX, which in JSON means the same.
+        """Print the event."""
+        # UTF-8 on any terminal, because it is JSON. A lone surrogate becomes \\udXXX, which means the same in JSON.
         line = dump(event.to_dict()).encode("utf-8", "backslashreplace")
         sys.stdout.buffer.write(line + b"\n")
         sys.stdout.buffer.flush()
 
     def stop(self) -> None:
-        """Nothing is pending."""
+        """Do nothing: nothing is pending."""
 
     def close(self) -> None:
-        """Nothing is pending."""
+        """Do nothing: nothing is pending."""
 
 
 class TextView:
@@ -75,7 +75,7 @@ class TextView:
         self._tools: dict[str, str] = {}
 
     def show(self, event: AgentEvent) -> None:
-        """Print what it has to say."""
+        """Show the event."""
         if not isinstance(event, AgentThinkingEvent):
             self._end_thinking()
         match event:
@@ -99,7 +99,7 @@ class TextView:
                     self._summarise(event.result)
 
     def is_stopping(self) -> None:
-        """Say so in the status. For a signal handler: takes no lock."""
+        """Show that in the status. For a signal handler: takes no lock."""
         self._progress.doing = "stopping"
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""More than one machine: runs, sessions and slots that all machines of a site share, in Redis or Valkey.
+"""Clusters of machines: runs, sessions and slots that all machines of a site share, in Redis or Valkey.
 
     from remoteclaw_sync.cluster import Cluster
 

@@ -1,9 +1,9 @@
-"""A Celery task that runs an agent: however the task ends, the agent ends with it, and the run's followers hear why.
+"""A Celery task that runs an agent. However the task ends, the agent ends with it, and the run's followers learn why.
 
     ask = agent_task(app, cluster, create_cli_runtime("claude"), deadline=600)
     handle = ask.start("Why is the build red?", working_directory="/srv/site")  # In a view.
 
-The task's message holds the id of the run and nothing else: the prompt is in the cluster, sealed if it has a key, until
+The task's message holds only the id of the run. The prompt stays in the cluster, sealed if the cluster has a key, until
 a worker takes it. Needs the extra `celery`.
 """
 
@@ -33,7 +33,7 @@ LIMITS = {"TimeLimitExceeded": "hard", "SoftTimeLimitExceeded": "soft"}
 SPARE = 30.0  # Seconds between a run's deadline and the soft time limit, and between that and the hard one.
 VISIBILITY_TIMEOUT = 3600  # Seconds: Celery's own default with Redis.
 REDELIVERING = ("redis", "rediss", "valkey", "valkeys", "sentinel", "sqs")
-WITHOUT_PREFETCH = ("redis", "rediss", "sentinel")  # Where Celery's workers can take only what they begin at once.
+WITHOUT_PREFETCH = ("redis", "rediss", "sentinel")  # Brokers with which a worker can take only what it begins at once.
 
 
 class AgentTask:
@@ -48,7 +48,7 @@ class AgentTask:
     def start(self, prompt: str | AgentExecuteParams, *, queue: str | None = None, **fields: Any) -> RunHandle:
         """Send a run to the workers. Returns at once; the handle can be followed and aborted right away.
 
-        The task's id is the run's id. Raises ClusterUnavailableError, or what Celery raises without a broker.
+        The task's id is the run's id. Raises ClusterUnavailableError, or Celery's own error if there is no broker.
         """
         params = prompt if isinstance(prompt, AgentExecuteParams) else AgentExecuteParams(prompt, **fields)
         if self.deadline is not None:
@@ -63,7 +63,7 @@ class AgentTask:
             raise
         return handle
 
-    # --- what a process that was killed cannot say: the worker's main process hears of it, and says it -----------
+    # --- what a killed process cannot report: the worker's main process hears of it and reports it ---------------
 
     def on_failure(self, sender: Any = None, task_id: str = "", exception: object = None, **_: Any) -> None:
         """Celery's signal: the task raised, its process died, or a hard time limit was reached."""
@@ -77,7 +77,7 @@ class AgentTask:
             self._tell(task_id, f"the task failed ({kind})", code)
 
     def on_revoked(self, sender: Any = None, request: Any = None, expired: bool = False, **_: Any) -> None:
-        """Celery's signal: the task was revoked, before it began or while it ran."""
+        """Celery's signal: the task was revoked, before it began or while it was running."""
         if getattr(sender, "name", None) == self.task.name:
             how = "has expired" if expired else "was revoked"
             self._tell(getattr(request, "id", ""), f"the task {how}", NOT_STARTED if expired else WORKER_STOPPED)
@@ -101,21 +101,21 @@ def agent_task(
     slots: Slots | None = None,
     **options: Any,
 ) -> AgentTask:
-    """Register a task that takes a run, starts it with `start` and waits for its end. Checked when a worker starts.
+    """Register a task that takes a run, starts it with `start` and waits for its end. Checks run when a worker starts.
 
     Args:
         app: the Celery application.
         cluster: where the events go.
-        start: a runtime, a `SessionPool`, or a function that makes a run of the params.
+        start: a runtime, a `SessionPool`, or a function that turns the params into a run.
         name: the task's name.
-        deadline: the longest a run may take, in seconds. Unless you set them, the task's time limits follow from it
-            and from how long a run may wait for a slot (the cluster's `retention`).
-        slots: a run waits for one of these before it starts.
-        options: of the Celery task. `acks_late` is off unless you turn it on: an agent's work is not done twice.
+        deadline: the longest a run may take, in seconds. Unless you set the task's time limits, they are derived from
+            this and from how long a run may wait for a slot (the cluster's `retention`).
+        slots: a run waits for one of these slots before it starts.
+        options: for the Celery task. `acks_late` is off unless you turn it on: an agent's work must not be done twice.
     """
     check_seconds("deadline", deadline)
     if deadline is not None:
-        # A run that has waited for longer than this is not started.
+        # A run that has waited for longer than `retention` is not started.
         longest = deadline + (0 if slots is None else cluster.retention)
         options.setdefault("soft_time_limit", longest + SPARE)
         options.setdefault("time_limit", longest + 2 * SPARE)
@@ -127,14 +127,14 @@ def agent_task(
     # Not shared: the applications of a process may have different clusters.
     task = app.task(name=name, shared=False, **{**fixed, **options})(work)
     made = AgentTask(cluster, task, deadline)
-    # Held weakly by Celery, and by the application as long as that lives.
+    # Celery's signals hold these only weakly; the application keeps them alive as long as it lives.
     signals.task_failure.connect(made.on_failure)
     signals.task_revoked.connect(made.on_revoked)
     _check_at_start(app, made)
     return made
 
 
-# --- settings that bite -----------------------------------------------------------------------------------------------
+# --- settings that cause trouble --------------------------------------------------------------------------------------
 
 
 def _check_at_start(app: Any, made: AgentTask) -> None:
@@ -162,7 +162,7 @@ class AgentChecks(bootsteps.Step):  # type: ignore[misc]
 
 
 def problem_of(task: Any, deadline: float | None, pool: str, conf: Any) -> str | None:
-    """What is wrong with a worker of this pool and these settings, with the remedy; None if all is well."""
+    """What is wrong with this pool and these settings, with the remedy; None if all is well."""
     if pool != "prefork":
         return (
             f"the pool {pool!r} can neither revoke a task nor keep its time limits, so that nothing could stop the "
@@ -188,16 +188,16 @@ def problem_of(task: Any, deadline: float | None, pool: str, conf: Any) -> str |
 
 
 def advice_of(conf: Any) -> str | None:
-    """The setting with which no worker keeps messages that another one could take; None if it is there."""
-    # A message is confirmed when its task begins, so beside the one it works on a process may take another one, even
-    # with a multiplier of 1.
+    """The setting that keeps workers from holding messages that another one could take; None if it is set."""
+    # A message is confirmed when its task begins, so even with a multiplier of 1 a process may take a second message
+    # besides the one it works on.
     if _broker_of(conf) in WITHOUT_PREFETCH:
         return None if conf.worker_disable_prefetch else "worker_disable_prefetch = True"
     return None if conf.worker_prefetch_multiplier == 1 else "worker_prefetch_multiplier = 1"
 
 
 def _broker_of(conf: Any) -> str:
-    """What kind it is, by its address; of several, the first."""
+    """The broker's kind, from its URL; of several URLs, the first."""
     url = conf.broker_read_url or conf.broker_url or ""
     first = url if isinstance(url, str) else next(iter(url), "")
     return str(first).partition(":")[0].partition("+")[0]

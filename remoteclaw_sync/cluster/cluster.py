@@ -32,15 +32,15 @@ class Cluster(Closeable):
     Connects when first used. Threads and forked processes may share one object.
 
     Args:
-        url: `redis://`, `rediss://` (TLS) or `unix://`, or a `redis.Redis` of your own.
+        url: `redis://`, `rediss://` (TLS) or `unix://`, or your own `redis.Redis`.
         prefix: of all keys; sites that share a server need different ones.
-        key: seals prompts, events, orders and sessions; as `new_key()` makes it. Of several, the first seals, all open.
+        key: from `new_key()`; seals prompts, events, orders and sessions. Of several, the first seals and all open.
         retention: seconds for which an ended run stays in Redis, and for which a reserved one waits for a worker.
-        lease: seconds after which a machine that is silent counts as dead.
-        max_bytes: limit for one run's events; a run that says more is aborted.
+        lease: seconds after which a silent machine counts as dead.
+        max_bytes: limit for one run's events; a run that exceeds it is aborted.
         max_events: how many events of a run are kept.
         max_live: how many runs of this process may be live at once (default: any number).
-        session_ttl: seconds or a timedelta after its last use for which a session is continued; None: for ever.
+        session_ttl: how long a session can be continued after its last use (seconds or a timedelta); None: for ever.
     """
 
     def __init__(
@@ -84,17 +84,17 @@ class Cluster(Closeable):
 
     @functools.cached_property
     def session_store(self) -> RedisSessionStore:
-        """Where sessions are kept that move between machines."""
+        """Where the sessions that move between machines are kept."""
         return RedisSessionStore(self.link, retention=self.session_map.ttl, lease=self.lease)
 
     def slots(self, name: str, limit: int) -> Slots:
-        """So many at once under this name, over all machines, first come first served."""
+        """Slots under this name: at most `limit` holders at once over all machines, first come first served."""
         check_text("name", name)
         check_size("limit", limit)
         return Slots(self._lines, name, limit)
 
     def close(self) -> None:
-        """Abort this process's runs, stop listening and close the connections. It connects again when it is used."""
+        """Abort this process's runs, stop listening and close the connections. The next use connects again."""
         self.runs.abort_all()
         self._hub.close()
         self.link.close()

@@ -1,4 +1,4 @@
-"""A stream's source that follows a run on any machine."""
+"""The source of a stream that follows a run on any machine."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .hub import READ_AT_ONCE, Feed, Hub
 from .link import ClusterUnavailableError
 
 EVENTS_TRIMMED = "EVENTS_TRIMMED"
-OUTAGE_PATIENCE = 60.0  # Seconds without Redis after which a stream ends, without a `done`: the browser comes back.
+OUTAGE_PATIENCE = 60.0  # Seconds without Redis before a stream ends without a `done`, so that the browser reconnects.
 RETRY_PAUSE = 0.2
 
-Read = Callable[[int, int], list[Item]]  # The events after a number, so many at most.
+Read = Callable[[int, int], list[Item]]  # The events after a number; the second argument is how many at most.
 
 
 class Follower:
@@ -66,7 +66,7 @@ class Follower:
             time.sleep(max(0.0, min(left, RETRY_PAUSE)))
             return
         if not found:
-            # It was announced and is not there: the run's time in Redis is over.
+            # The events were announced but are gone: the run has expired in Redis.
             found = list(dead_workers_ending(self._number))
         elif found[0].number > self._number + 1:
             lost = f"the events up to number {found[0].number - 1} are no longer kept"

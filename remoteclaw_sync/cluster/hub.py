@@ -1,7 +1,7 @@
 """The one thread of a process that listens to Redis, for all runs, followers and slots of that process.
 
-One connection waits for this process's inbox (what other machines want of it) and for the events of all runs that are
-followed here; between two waits the leases are renewed. So a thousand followers cost one connection, and each event is
+One connection waits for this process's inbox (requests from other machines) and for the events of all runs that are
+followed here; the leases are renewed between two waits. So a thousand followers cost one connection, and each event is
 read from Redis once per process. The thread runs only while there is something to listen to.
 """
 
@@ -22,10 +22,10 @@ from .link import ClusterUnavailableError, Link
 logger = logging.getLogger(__name__)
 
 BEATS_PER_LEASE = 6
-LONGEST_BLOCK = 1.0  # Seconds. Shorter than a connection's patience, and how long an idle thread stays.
-LONGEST_PAUSE = 2.0  # Seconds between two tries to reach a server that is away.
+LONGEST_BLOCK = 1.0  # Seconds. Shorter than a connection's patience; also how long an idle thread stays.
+LONGEST_PAUSE = 2.0  # Seconds between two attempts to reach a server that is down.
 READ_AT_ONCE = 500
-KEPT_IN_MEMORY = 1000  # Events of a followed run; who is further behind reads them from Redis.
+KEPT_IN_MEMORY = 1000  # Events of a followed run; a follower further behind reads them from Redis.
 INBOX_LENGTH = 10_000
 CLOSE_PATIENCE = 5.0
 
@@ -33,7 +33,7 @@ Message = Mapping[bytes, bytes]
 
 
 class Feed:
-    """The newest events of a run that is followed in this process. Any number of threads wait for the next one."""
+    """The newest events of a run that is followed in this process. Any number of threads can wait for the next one."""
 
     def __init__(self, key: str, run_id: str, last: int) -> None:
         self.key = key
@@ -53,19 +53,19 @@ class Feed:
             self._changed.notify_all()
 
     def lose(self) -> None:
-        """Redis knows nothing of this run any more."""
+        """Redis no longer knows this run."""
         with self._changed:
             self._is_lost = True
             self._changed.notify_all()
 
     def end(self, number: int) -> None:
-        """The run has ended with this event: whoever waits for later ones, as an invented id says, need not."""
+        """The run has ended with this event: do not wait for later ones, even if an invented event id asks for them."""
         with self._changed:
             self._ended_at = number
             self._changed.notify_all()
 
     def after(self, number: int, seconds: float) -> list[Item] | Literal["behind", "silence", "lost", "over"]:
-        """The events after that number, as soon as there are any; "behind" if they have to be read from Redis."""
+        """The events after that number, as soon as there are any; "behind" if they must be read from Redis."""
         with self._changed:
             self._changed.wait_for(lambda: self.last > number or self._is_lost or self._is_over(number), seconds)
             if self.last > number:
@@ -82,20 +82,20 @@ class Feed:
 
 
 class Member(Protocol):
-    """What has leases to renew."""
+    """Something with leases to renew."""
 
     def is_busy(self) -> bool:
         """Whether the thread is needed."""
 
     def beat(self) -> None:
-        """Renew them. Raises ClusterUnavailableError."""
+        """Renew the leases. Raises ClusterUnavailableError."""
 
     def look_at_clock(self) -> None:
-        """Redis cannot be reached."""
+        """Called while Redis cannot be reached."""
 
 
 class Hub:
-    """Listens for this process. `lease` is how many seconds a silent process is believed to live."""
+    """Listens for this process. After `lease` seconds of silence a process counts as dead."""
 
     def __init__(self, link: Link, lease: float, decode: Callable[[str, int, bytes], Item]) -> None:
         self._link = link
@@ -126,7 +126,7 @@ class Hub:
         return self._link.key("inbox", token)
 
     def send(self, inbox: str, seconds: float, fields: Mapping[str, str | bytes]) -> None:
-        """Leave a message for a process, for so many seconds at most."""
+        """Leave a message for a process; it expires after this time."""
         with self._link.asking() as client:
             pipeline = client.pipeline(transaction=False)
             pipeline.xadd(inbox, dict(fields), maxlen=INBOX_LENGTH)
@@ -134,7 +134,7 @@ class Hub:
             pipeline.execute()
 
     def follow(self, key: str, run_id: str, last: int) -> Feed:
-        """The feed of these events, of which the first `last` are known to be there. `unfollow` it afterwards."""
+        """The feed of these events, the first `last` of which are known to exist. `unfollow` it afterwards."""
         with self._lock:
             feed = self.feeds.get(key)
             is_new = feed is None
@@ -169,11 +169,11 @@ class Hub:
             thread.join(CLOSE_PATIENCE)
 
     def _wake(self) -> None:
-        """The thread may be waiting for less than there is to wait for."""
+        """Make the thread wait again: it may be waiting without a feed that was just added."""
         try:
             self.send(self.inbox, LONGEST_BLOCK + 1, {"t": "wake"})
         except ClusterUnavailableError:
-            pass  # It is not waiting then.
+            pass  # Then it is not waiting.
 
     # --- the thread ------------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class Hub:
                     logger.warning("%s; trying again", error)
                 time.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE, self.heartbeat)
-                beat_at = time.monotonic()  # As soon as it is back.
+                beat_at = time.monotonic()  # Beat as soon as Redis is back.
                 for member in self.members:
                     member.look_at_clock()
             if self._is_idle():

@@ -1,4 +1,4 @@
-"""The connection to Redis: names of keys, scripts, and one kind of error for a server that does not answer."""
+"""The connection to Redis: key names, scripts, and a single error type for a server that does not answer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from ..errors import RemoteClawError
 from ..portable.sealing import Sealer
 
-# Seconds for an answer. A connection whose packets vanish is noticed after this time.
+# Seconds to wait for an answer. This is how long it takes to notice a connection whose packets vanish.
 ANSWER_PATIENCE = 5.0
-# Of one process. More threads than that wait for one another, each for milliseconds: redis's own pool would raise.
+# Per process. With more threads than that, some wait for milliseconds; redis's default pool would raise instead.
 CONNECTIONS = 32
 CROWD_PATIENCE = 30.0
 
@@ -21,7 +21,7 @@ class ClusterUnavailableError(RemoteClawError, ConnectionError):
 
 
 class Link:
-    """Redis, as the parts of a cluster use it. Any thread may use it; forked copies make connections of their own."""
+    """Redis, as the parts of a cluster use it. Thread-safe; forked copies make their own connections."""
 
     def __init__(self, url_or_client: Any, prefix: str, seals: Sealer) -> None:
         try:
@@ -38,7 +38,7 @@ class Link:
             from redis.backoff import NoBackoff
             from redis.retry import Retry
 
-            # We try again ourselves, where that is safe and for as long as it makes sense.
+            # We retry ourselves, where that is safe and for as long as it makes sense.
             pool = redis.BlockingConnectionPool.from_url(
                 url_or_client,
                 max_connections=CONNECTIONS,
@@ -60,22 +60,22 @@ class Link:
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[Any]:
-        """The client, for commands whose failure is a ClusterUnavailableError."""
+        """The client, for commands; their failures are raised as ClusterUnavailableError."""
         try:
             yield self.client
         except (self._errors, OSError) as error:
-            # Without its message, which may quote what was sent.
+            # Without the original message, which may quote what was sent.
             raise ClusterUnavailableError(f"Redis cannot be used now ({type(error).__name__})") from error
 
     def run(self, script: str, keys: list[str], *arguments: Any) -> Any:
-        """Run a Lua script, which Redis does as one step."""
+        """Run a Lua script, which Redis executes as one step."""
         if script not in self._scripts:
             self._scripts[script] = self.client.register_script(script)
         with self.asking():
             return self._scripts[script](keys=keys, args=list(arguments))
 
     def close(self) -> None:
-        """Close the connections that are ours."""
+        """Close the connections, if we opened them."""
         if self._owns:
             with contextlib.suppress(self._errors, OSError):
                 self.client.connection_pool.disconnect()

@@ -1,4 +1,4 @@
-"""Runs that are turns of a pool's sessions: warm on the machine that has them, fetched on any other."""
+"""Runs that are turns of a pool's sessions: warm on the machine that has the session, fetched on any other."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ RETRY_PAUSE = 0.1
 
 
 def starter(start: Any, patience: float) -> Start:
-    """What makes a run of the params, for a runtime, a pool or a function. A pool waits so many seconds for a session
-    that another machine has: one that died gives it back when its lease is over."""
+    """A function that turns the params into a run, for a runtime, a pool or a function. With a pool it waits up to
+    `patience` seconds for a session that another machine has: a dead machine's session is free after its lease."""
     if isinstance(start, SessionPool):
         return functools.partial(_turn, start, patience)
     made: Start = getattr(start, "start", start)
@@ -27,14 +27,14 @@ def starter(start: Any, patience: float) -> Start:
 
 
 class _Turn(Overheard):
-    """Gives its session back before anybody hears of its end: whoever then goes on, on any machine, has it all."""
+    """Returns its session before anybody sees the end, so that the next run, on any machine, has the whole state."""
 
     def __init__(self, events: Iterable[AgentEvent], lease: AgentSession) -> None:
         super().__init__(events, lambda result: lease.close())
         self._lease = lease
 
     def close(self) -> None:
-        """It is not wanted any more."""
+        """The run is no longer wanted."""
         self.run.close()  # type: ignore[attr-defined]  # An AgentRun.
         self._lease.close()
 

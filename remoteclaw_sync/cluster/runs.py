@@ -38,14 +38,14 @@ NOT_STARTED = "NOT_STARTED"
 WORKER_STOPPED = "WORKER_STOPPED"
 MAX_BYTES = 16 << 20  # Of one run's events: Redis keeps them in memory.
 MAX_EVENTS = 100_000
-# What a worker holds back, to repeat it if Redis lost what it had confirmed (it writes to its disk once a second).
+# What a worker holds back, to repeat it if Redis lost what it had confirmed (Redis writes to disk once a second).
 RECENT_EVENTS = 1000
 RECENT_BYTES = 1 << 20
 RETRY_PAUSE = 0.1
 END_PATIENCE = 5.0
-CANNOT_TRAVEL = ("tools", "approve", "output_type", "budget", "abort_signal")  # Between processes.
+CANNOT_TRAVEL = ("tools", "approve", "output_type", "budget", "abort_signal")  # From one process to another.
 LOOK_FOR_PARENT = 0.5
-PATIENCE_FOR_SESSION = 1.5  # Leases. After one, a session that a dead machine had is free.
+PATIENCE_FOR_SESSION = 1.5  # Leases. A dead machine's session is free after one.
 
 
 class ClusterRuns:
@@ -54,8 +54,8 @@ class ClusterRuns:
     Args:
         retention: seconds for which an ended run can be read again, and for which a reserved one waits for a worker.
         lease: seconds after which a silent worker counts as dead.
-        max_bytes: limit for one run's events; a run that says more is aborted.
-        max_events: how many events of a run are kept; of a longer one, late followers miss the first and hear that.
+        max_bytes: limit for one run's events; a run that exceeds it is aborted.
+        max_events: how many events of a run are kept; if it has more, late followers miss the first and are told so.
         max_live: how many runs of this process may be live at once (default: any number).
     """
 
@@ -89,7 +89,7 @@ class ClusterRuns:
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._live: dict[str, _Live] = {}
-        self._leaving: set[_Live] = set()  # Have ended; Redis is being told.
+        self._leaving: set[_Live] = set()  # Runs that have ended but are still being reported to Redis.
         self._left = threading.Condition(self._lock)
         self._early: dict[str, _Claim] = {}
 
@@ -100,16 +100,16 @@ class ClusterRuns:
     # --- the interface of Runs --------------------------------------------------------------------------------
 
     def start(self, events: Iterable[AgentEvent]) -> RunHandle:
-        """Let a run continue by itself in this process; a thread brings its events to Redis.
+        """Let a run continue on its own in this process; a thread sends its events to Redis.
 
-        Raises ClusterUnavailableError, and then the agent is not started.
+        Raises ClusterUnavailableError; the agent is not started then.
         """
         live = self._enter(_Live(self, new_run_id(), as_run(events), kept=True))
         self._record_in_background(live)
         return RunHandle(self, live.run_id)
 
     def get(self, run_id: str) -> RunHandle:
-        """A run by its id: waiting for a worker, live or ended. Raises UnknownRunError (a LookupError)."""
+        """A run by its id: queued, live or ended. Raises UnknownRunError (a LookupError)."""
         if self._look(run_id) is None:
             raise UnknownRunError("no such run is kept here")
         return RunHandle(self, run_id)
@@ -119,7 +119,7 @@ class ClusterRuns:
         return resumed(self, last_event_id)
 
     def __iter__(self) -> Iterator[RunHandle]:
-        """All runs that are live now, or wait for a worker, on any machine."""
+        """All runs on any machine that are live or wait for a worker."""
         with self.link.asking() as client:
             known = [one.decode() for one in client.zrange(self._index, 0, -1)]
         for run_id in known:
@@ -127,7 +127,7 @@ class ClusterRuns:
                 yield RunHandle(self, run_id)
 
     def abort_all(self) -> None:
-        """Abort the runs of this process and wait, with a limit, until they have ended: for a server that stops."""
+        """Abort the runs of this process and wait, for a limited time, until they have ended. For a stopping server."""
         with self._lock:
             mine = list(self._live.values())
         for live in mine:
@@ -135,17 +135,17 @@ class ClusterRuns:
         deadline = time.monotonic() + END_PATIENCE
         for live in mine:
             live.ended.wait(max(0.0, deadline - time.monotonic()))
-        with self._left:  # Their last words to Redis would open again what is closed after this.
+        with self._left:  # Their last calls to Redis would reopen what is closed after this.
             self._left.wait_for(lambda: not self._leaving, max(0.0, deadline - time.monotonic()))
 
     # --- a run that a worker takes later ----------------------------------------------------------------------
 
     def reserve(self, prompt: str | AgentExecuteParams, **fields: Any) -> RunHandle:
-        """A run that a worker will take: followers can listen at once, and anybody can abort it before it begins.
+        """A run that a worker will take later. Followers can listen at once, and anybody can abort it before it begins.
 
         Give `handle.run_id` to a job queue, whose worker calls `work(run_id, ...)`. The prompt stays in Redis until
-        then, for `retention` seconds at most; if nobody has come by then, the run ends with NOT_STARTED. `tools`,
-        `approve`, `output_type`, `budget` and `abort_signal` cannot travel: the worker adds them.
+        then, for `retention` seconds at most; if no worker has taken it by then, the run ends with NOT_STARTED.
+        `tools`, `approve`, `output_type`, `budget` and `abort_signal` cannot travel: the worker adds them.
         """
         params = prompt if isinstance(prompt, AgentExecuteParams) else AgentExecuteParams(prompt, **fields)
         left_behind = [name for name in CANNOT_TRAVEL if getattr(params, name)]
@@ -166,17 +166,18 @@ class ClusterRuns:
         stop_with_parent: bool = False,
         codes: Mapping[type[BaseException], str] | None = None,
     ) -> bool:
-        """Take a reserved run, start it and bring its events to Redis until it ends. For a worker of a job queue.
+        """Take a reserved run, start it and send its events to Redis until it ends. For a worker of a job queue.
 
-        Returns False, and starts nothing, if it was taken already, aborted, or kept waiting too long. An exception that
-        is raised in this thread (a time limit, a signal) ends the agent, is told to the followers and goes on its way.
+        Returns False, and starts nothing, if the run was already taken, was aborted or has waited too long. If an
+        exception is raised in this thread (a time limit, a signal), the agent ends, followers learn why, and the
+        exception propagates.
 
         Args:
             run_id: what `reserve` returned.
-            start: a runtime, a `SessionPool`, or a function that makes a run of the params.
-            slots: wait for one of these first. While it waits the run can be aborted, like any that has not begun.
+            start: a runtime, a `SessionPool`, or a function that turns the params into a run.
+            slots: wait for one of these slots first. Meanwhile the run can be aborted, like any that has not begun.
             stop_with_parent: end the run when this process's parent dies, for workers that fork a process per job.
-            codes: for followers, the code of the `error` event by the exception that ended the run (default:
+            codes: maps the exception that ended the run to the code of the followers' `error` event (default:
                 WORKER_STOPPED).
         """
         with contextlib.ExitStack() as held:
@@ -190,7 +191,7 @@ class ClusterRuns:
         try:
             return not self.is_live(run_id)
         except ClusterUnavailableError:
-            return False  # We do not know.
+            return False  # Unknown: keep waiting.
 
     def _work(self, run_id: str, start: Any, stop_with_parent: bool, codes: Mapping[type[BaseException], str]) -> bool:
         parent = os.getppid()
@@ -210,11 +211,11 @@ class ClusterRuns:
         return True
 
     def tell_end(self, run_id: str, message: str, code: str) -> bool:
-        """End a run on behalf of a worker that no longer can, if it has not ended. Returns whether that was so."""
+        """End a run on behalf of a worker that no longer can. Returns False if the run had already ended."""
 
         def said(number: int) -> list[Item]:
             error, done = ending(number, AgentErrorEvent(message, code))
-            # The worker may have said so itself, and not yet `done`.
+            # The worker may have sent this error itself, but not yet its `done`.
             is_told = any(_code_of(item) == code for item in self._read(run_id, number - 1, 1))
             return [attrs.evolve(done, number=number + 1)] if is_told else [error, done]
 
@@ -246,7 +247,7 @@ class ClusterRuns:
     # --- for this package -------------------------------------------------------------------------------------
 
     def watch(self, run_id: str, run: Any) -> Callable[[], None]:
-        """Register a visitor's own run for as long as it lives; returns the function to call at its end."""
+        """Register a visitor's own run while it lives; returns the function to call at its end."""
         live = self._enter(_Live(self, run_id, run, kept=False))
         return lambda: self._leave(live)
 
@@ -255,7 +256,7 @@ class ClusterRuns:
         return self._live.get(run_id)
 
     def is_live(self, run_id: str) -> bool:
-        """Whether it waits for a worker, or a living worker has it."""
+        """Whether the run waits for a worker or belongs to a living one."""
         try:
             seen = self._look(run_id)
         except UnknownRunError:
@@ -279,7 +280,7 @@ class ClusterRuns:
         self.hub.send(seen.inbox, self.lease, {"t": "order", "r": run_id, "d": data})
 
     def _claim(self, run_id: str, request_id: str) -> None:
-        """The first answer counts. One that gets lost on its way can be given again after a lease."""
+        """Only the first answer counts. If it is lost on its way, another can be given after a lease."""
         digest = hashlib.sha256(request_id.encode("utf-8", "backslashreplace")).hexdigest()
         with self.link.asking() as client:
             name = f"{self._keys(run_id)[3]}:{digest}"
@@ -287,14 +288,14 @@ class ClusterRuns:
                 raise NotAskedError(NOT_ASKED)
 
     def asks(self, run_id: str) -> list[Mapping[str, Any]]:
-        """The permission requests of another worker's run that are open, as JSON."""
+        """The open permission requests of another worker's run, as JSON."""
         with self.link.asking() as client:
             data = client.get(self._keys(run_id)[3])
         found: list[Mapping[str, Any]] = json.loads(self.link.seals.open(data, f"asks {run_id}")) if data else []
         return found
 
     def follow(self, run_id: str, after: int) -> Follower:
-        """Its events after that number: those already written, and those still to come."""
+        """The run's events after that number: those already written and those still to come."""
         seen = self._look(run_id)
         if seen is None or not seen.is_kept:
             raise UnknownRunError("no such run is kept here")
@@ -307,7 +308,7 @@ class ClusterRuns:
         return Follower(self.hub, feed, after, read, is_over)
 
     def decode(self, run_id: str, number: int, data: bytes) -> Item:
-        """An event as it is kept. Raises SealError (a ValueError)."""
+        """An event from its stored form. Raises SealError (a ValueError)."""
         opened = self.link.seals.open(data, f"event {run_id} {number}")
         return Item(number, kind_of(opened), opened)
 
@@ -336,7 +337,7 @@ class ClusterRuns:
         return self._keys(run_id)
 
     def terms(self, owner: str) -> tuple[Any, ...]:
-        """On which a worker has a run: its word, its inbox, how long it is believed to live, how long events stay."""
+        """A worker's terms for a run: its secret, its inbox, the length of its lease, how long events are kept."""
         return (owner, self.hub.inbox, int(self.lease * 1000), int(self.retention * 1000))
 
     # --- inside -----------------------------------------------------------------------------------------------
@@ -363,7 +364,7 @@ class ClusterRuns:
             with self.link.asking() as client:
                 client.zrem(self._index, run_id)
         except ClusterUnavailableError:
-            pass  # Whoever finds it there looks at the run itself.
+            pass  # Whoever finds it in the index checks the run itself.
 
     def _read(self, run_id: str, number: int, most: int) -> list[Item]:
         with self.link.asking() as client:
@@ -432,7 +433,7 @@ class ClusterRuns:
         elif not seen.is_overdue:
             feed.overdue_since = None
         elif feed.overdue_since is None:
-            # Redis may have been away, and the worker, like us, has only just found it again.
+            # Redis may have been down, and the worker, like us, may only just have reached it again.
             feed.overdue_since = time.monotonic()
         elif time.monotonic() - feed.overdue_since > 2 * self.hub.heartbeat:
             self._end(feed.run_id, "dead", dead_workers_ending if seen.state == "live" else _nobody_came)
@@ -450,7 +451,7 @@ class ClusterRuns:
 
 
 def _code_of(item: Item) -> str | None:
-    """Of an error; None for any other event."""
+    """The code of an error event; None for any other event."""
     code = json.loads(item.data).get("code") if item.kind == "error" else None
     return None if code is None else str(code)
 
@@ -460,16 +461,16 @@ def _nobody_came(number: int) -> Iterator[Item]:
 
 
 class _Claim:
-    """A run that was reserved and that we take. Making it may last: a session may have to be fetched first."""
+    """A reserved run that we are taking. Starting it may take a while: a session may have to be fetched first."""
 
     def __init__(self) -> None:
         self.owner = secrets.token_hex(16)
         self.is_ours = False
-        self.orders: list[Mapping[str, Any]] = []  # That came meanwhile.
+        self.orders: list[Mapping[str, Any]] = []  # Orders that arrived meanwhile.
 
 
 class _Seen:
-    """What Redis knows of a run."""
+    """What Redis knows about a run."""
 
     def __init__(self, state: bytes, events: int, is_kept: int, inbox: bytes, is_overdue: int) -> None:
         self.state = state.decode()
@@ -480,7 +481,7 @@ class _Seen:
 
 
 class _Live(LocalRun):
-    """A run of this process. Only this worker can write its events, as long as its lease lasts."""
+    """A run of this process. While its lease lasts, only this worker can write its events."""
 
     def __init__(self, runs: ClusterRuns, run_id: str, run: Any, *, kept: bool, owner: str | None = None) -> None:
         self._runs = runs
@@ -510,7 +511,7 @@ class _Live(LocalRun):
             self._lose("others have ended a run of this process")
 
     def look_at_clock(self) -> None:
-        """Others may take us for dead, and somebody may start the same work again: so it has to end here."""
+        """Stop if the lease has ended: others may consider us dead, and somebody may start the same work again."""
         if time.monotonic() - self._renewed > self._runs.lease:
             self._lose("Redis could not be reached for longer than a lease")
 
@@ -546,7 +547,7 @@ class _Live(LocalRun):
         return item
 
     def _send(self, item: Item) -> bool:
-        """Whether it is there now. May be repeated."""
+        """Whether Redis has the event now. May be repeated."""
         last = self._append([item], may_skip=False)
         if last >= item.number:
             return True
@@ -554,7 +555,7 @@ class _Live(LocalRun):
             self._lose("others have ended a run of this process")
         elif last == -2:
             self.renew()
-        else:  # Redis has lost what it had not yet written to its disk.
+        else:  # Redis has lost what it had not yet written to disk.
             logger.warning("Redis has lost the newest events of a run; they are sent again")
             self._append([one for one in self._recent if one.number > last], may_skip=True)
         return False
@@ -578,11 +579,11 @@ class _Live(LocalRun):
             logger.warning("other machines do not see what a run asks: %s", error)
 
     def finish(self) -> None:
-        """Nothing of it is left here."""
+        """Mark the run as ended, and delete its keys if its events were not kept."""
         self.ended.set()
         if not self._kept:
             try:
                 with self._link.asking() as client:
                     client.delete(*self._keys)
             except ClusterUnavailableError:
-                pass  # Its lease ends.
+                pass  # Its lease expires.

@@ -1,6 +1,6 @@
 """What Redis has to do as one step, in Lua.
 
-Times are in milliseconds and those of the Redis server, because the clocks of machines differ.
+Times are in milliseconds of the Redis server's clock, because the clocks of machines differ.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 
 # --- runs: KEYS are the run's hash, its events, its params, its asks -------------------------------------------------
-# Fields of the hash: state (queued, live, ended), owner (a word that only its worker knows), inbox (of its worker),
-# until (when its lease, or its time in the queue, ends), n (number of the last event), kept (whether there are events).
+# Fields of the hash: state (queued, live, ended), owner (a secret that only its worker knows), inbox (of its worker),
+# until (when its lease, or its time in the queue, ends), n (number of the last event), kept (whether events are kept).
 
 _KEEP = """
 local function keep(milliseconds)
@@ -20,7 +20,7 @@ local function keep(milliseconds)
 end
 """
 
-# ARGV: milliseconds in the queue, the params. Kept a little longer, so that followers hear that nobody came.
+# ARGV: milliseconds in the queue, the params. Kept for twice that time, so that followers learn that no worker came.
 RESERVE = (
     NOW
     + _KEEP
@@ -33,7 +33,7 @@ return 1
 """
 )
 
-# ARGV: owner, inbox, lease, retention. Returns the params, or false if it is not there to be taken.
+# ARGV: owner, inbox, lease, retention. Returns the params, or false if the run cannot be taken.
 CLAIM = (
     NOW
     + _KEEP
@@ -62,8 +62,8 @@ return 1
 )
 
 # ARGV: owner, inbox, lease, retention, kept, the number of events that the worker knows to be kept.
-# Returns 1, or 0 if the run was ended by others. What Redis has forgotten is set up again: all, if it was emptied, or
-# that the worker took the run, if that was in the last second before it died.
+# Returns 1, or 0 if others have ended the run. Sets up again what Redis has forgotten: everything, if it was emptied,
+# or that the worker took the run, if that happened in the last second before Redis died.
 BEAT = (
     NOW
     + _KEEP
@@ -84,8 +84,8 @@ return 1
 )
 
 # ARGV: owner, most events, retention, whether the last is a `done`, whether a gap is accepted, number, data...
-# Returns the number of the last event that is kept; -1 if the run was ended by others, -2 if nothing is known of it. An
-# event that is there already is not added again, so a worker that got no answer can repeat the call.
+# Returns the number of the last event that is kept; -1 if others have ended the run, -2 if the run is unknown. An event
+# that is already there is not added again, so a worker that got no answer can repeat the call.
 APPEND = (
     _KEEP
     + """
@@ -114,9 +114,9 @@ return n
 """
 )
 
-# ARGV: which (dead: its lease or its time in the queue is over; queued; any), the number of the last event as the
-# caller knows it, retention, data... Returns 1 if this ended it, 0 if it must not be ended so, -1 if there are
-# more events.
+# ARGV: which runs to end (dead: its lease or its time in the queue has expired; queued; any), the number of the last
+# event that the caller knows, retention, data... Returns 1 if this call ended the run, 0 if it must not be ended this
+# way, -1 if there are more events.
 END = (
     NOW
     + _KEEP
@@ -139,7 +139,7 @@ return 1
 """
 )
 
-# Returns state, n, kept, inbox and whether its time is over; nothing if it is unknown.
+# Returns state, n, kept, inbox and whether its time has expired; nothing if the run is unknown.
 LOOK = (
     NOW
     + """
@@ -169,7 +169,7 @@ end
 )
 
 # ARGV: ticket, its number ('' for a new one), lease. Returns its number and how many are ahead of it. A ticket that was
-# taken for dead comes back to its place.
+# considered dead gets its old place back.
 LINE_UP = (
     _PURGE
     + """
@@ -185,7 +185,7 @@ return {tonumber(number), redis.call('ZRANK', KEYS[1], ARGV[1])}
 """
 )
 
-# ARGV: ticket, limit. Returns the tickets that may be in now.
+# ARGV: ticket, limit. Returns the tickets that may now hold a slot.
 LEAVE = """
 redis.call('ZREM', KEYS[1], ARGV[1])
 redis.call('ZREM', KEYS[2], ARGV[1])
@@ -227,7 +227,7 @@ return 1
 
 # --- states of sessions: KEYS is the state --------------------------------------------------------------------------
 
-# ARGV: the generation that the caller knows. Returns the generation, and the data if it is another one.
+# ARGV: the generation that the caller knows. Returns the generation, and the data if the generation differs.
 STATE_LOAD = """
 local generation = redis.call('HGET', KEYS[1], 'generation')
 if not generation then return false end
@@ -235,8 +235,8 @@ if generation == ARGV[1] then return {generation} end
 return {generation, redis.call('HGET', KEYS[1], 'data')}
 """
 
-# ARGV: the generation to follow, data, milliseconds to keep it ('' for ever). Returns the new generation; if another
-# one is there, minus that one minus 1.
+# ARGV: the generation to follow, data, milliseconds to keep it ('' for ever). Returns the new generation; if the stored
+# one is not the one to follow, returns -(stored) - 1.
 STATE_SAVE = """
 local there = tonumber(redis.call('HGET', KEYS[1], 'generation') or '0')
 if there ~= tonumber(ARGV[1]) then return -there - 1 end

@@ -13,7 +13,7 @@ from .link import Link
 from .scripts import SESSION_FORGET, SESSION_GET, SESSION_SET
 from .slots import Lines, Slot
 
-EXPIRED_KEPT = 1000  # So that a clock that was wrong for a while does not lose sessions.
+EXPIRED_KEPT = 1000  # So that a clock that was wrong for a while does not cost sessions.
 
 
 class ClusterSessionMap(Closeable):
@@ -43,7 +43,7 @@ class ClusterSessionMap(Closeable):
         self._link.run(SESSION_SET, self._keys, key, now, self._oldest(now), EXPIRED_KEPT, session_id)
 
     def forget(self, provider: str, conversation: Conversation, session_id: str | None = None) -> bool:
-        """Start a new session next time; with `session_id`, only if it is still that one. Returns whether it was."""
+        """Start a new session next time; with `session_id`, only if that is still the one. Returns whether it was."""
         return bool(self._link.run(SESSION_FORGET, self._keys, _key(provider, conversation), session_id or ""))
 
     def __len__(self) -> int:
@@ -51,9 +51,9 @@ class ClusterSessionMap(Closeable):
             return int(client.zcount(self._keys[1], self._oldest(self._clock()), "+inf"))
 
     def turn(self, conversation: Conversation) -> ClusterTurn:
-        """Take a number: turns in a conversation come in the order of these calls, over all machines.
+        """Take a number: turns in a conversation are granted in the order of these calls, over all machines.
 
-        Use it as a context manager and call `wait()` inside. While Redis cannot be reached nobody waits for anybody,
+        Use it as a context manager and call `wait()` inside. While Redis cannot be reached, turns do not wait,
         and `turn.fault` says why.
         """
         return ClusterTurn(self.lines, conversation)
@@ -63,7 +63,7 @@ class ClusterSessionMap(Closeable):
 
 
 class ClusterTurn(Slot):
-    """A place in the queue of a conversation. It is your turn when nobody alive is ahead of you."""
+    """A place in the queue of a conversation. It is your turn when everyone ahead of you has left or is dead."""
 
     def __init__(self, lines: Lines, conversation: Conversation) -> None:
         self.conversation = conversation
@@ -76,7 +76,7 @@ class ClusterTurn(Slot):
         return self._granted
 
     def ahead(self) -> int:
-        """How many are in the line before us, on all machines."""
+        """How many are ahead of us in the line, on all machines."""
         return self._lines.line_up(self)[1]
 
 

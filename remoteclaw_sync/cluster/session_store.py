@@ -17,11 +17,11 @@ POLL_SECONDS = 0.05
 
 
 class RedisSessionStore:
-    """A `SessionStore` for all machines that reach the Redis of a cluster: `cluster.session_store`.
+    """A `SessionStore` for all machines that can reach the Redis of a cluster: `cluster.session_store`.
 
-    The names of the keys are digests, so they do not tell whose sessions these are. What is stored is sealed with the
+    The names of the keys are digests, so they do not reveal whose sessions these are. The data is sealed with the
     cluster's key, if it has one, and kept for the cluster's `session_ttl` after the last save. A lock is renewed while
-    it is held, and free again after the cluster's `lease` when its machine has died. All calls may raise
+    it is held; if its machine dies, it becomes free after the cluster's `lease`. All calls may raise
     ClusterUnavailableError.
     """
 
@@ -79,7 +79,7 @@ class RedisSessionStore:
             is_over.set()
             renewal.join()
             with contextlib.suppress(ClusterUnavailableError), self._link.asking():
-                lock.release()  # If it cannot be, it ends by itself; if it was lost, `save` has noticed.
+                lock.release()  # If that fails, the lock expires; if the lock was lost, `save` has noticed.
 
     def _renew(self, lock: Any, is_over: threading.Event) -> None:
         while not is_over.wait(self._lease / 3):

@@ -1,4 +1,4 @@
-"""So many at once over all machines, first come first served: a line in Redis, whose places are leased."""
+"""Limits over all machines, first come first served: each is a line in Redis whose places are leased."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .scripts import LEAVE, LINE_UP
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN = 1.0  # Seconds. Whoever leaves wakes the next one; this is for when that message is lost.
+LOOK_AGAIN = 1.0  # Seconds. A slot that is left wakes the next one; this is for when that message is lost.
 
 
 class Slots:
@@ -32,12 +32,12 @@ class Slots:
         self._lines = lines
 
     def take(self) -> Slot:
-        """Take a place in the line; it is yours when `wait()` returns True. Raises ClusterUnavailableError."""
+        """Take a place in the line; you hold a slot when `wait()` returns True. Raises ClusterUnavailableError."""
         return Slot(self._lines, self.name, self.limit)
 
     @contextmanager
     def hold(self, timeout: float | None = None) -> Iterator[Slot]:
-        """Wait for a slot and hold it. Raises TimeoutError if none is free in that time."""
+        """Wait for a slot and hold it. Raises TimeoutError if none becomes free in time."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.take() as slot:
             if not slot.wait(lambda: deadline is not None and time.monotonic() > deadline):
@@ -46,12 +46,12 @@ class Slots:
 
 
 class Slot:
-    """A place in a line. Others wait until it is left or dropped, or its process has been silent for a lease."""
+    """A place in a line. It blocks others until it is left or dropped, or its process has been silent for a lease."""
 
     def __init__(self, lines: Lines, name: str, limit: int, *, must_line_up: bool = True) -> None:
         self.limit = limit
-        self.number: int | None = None  # In the line; None if it could not be written there.
-        self.fault: Exception | None = None  # Why others may not have waited for this one; None if all is well.
+        self.number: int | None = None  # Its number in the line; None if it could not be written there.
+        self.fault: Exception | None = None  # Why others may not have waited for this place; None if all is well.
         self.keys = lines.keys(name)
         self.ticket = f"{lines.token}.{secrets.token_hex(8)}"
         self.bell = Bell()
@@ -79,7 +79,7 @@ class Slot:
 
     @property
     def is_held(self) -> bool:
-        """False once it was left, and in a forked copy of the process that took it."""
+        """False once it has been left, and in a forked copy of the process that took it."""
         return not self._left and self._pid == os.getpid()
 
     def wait(self, give_up: Callable[[], bool] = lambda: False) -> bool:
@@ -100,7 +100,7 @@ class Slot:
         self.bell.ring()
 
     def leave(self) -> None:
-        """Let the next one have its turn. Never raises because of Redis: a place it cannot give up now goes later."""
+        """Let the next one have its turn. Redis errors are never raised: such a place is given up later."""
         if self._pid != os.getpid():
             return
         with self._lock:
@@ -135,7 +135,7 @@ class Lines:
         hub.members.append(self)
 
     def _begin(self) -> None:
-        # A place is known by its ticket. A reference that has died belongs to a place that was dropped.
+        # By ticket. A dead reference means that the slot was dropped without being left.
         self._places: dict[str, tuple[Callable[[], Slot | None], list[str], int]] = {}
 
     def forget_after_fork(self) -> None:
@@ -185,7 +185,7 @@ class Lines:
         try:
             self._hub.send(self._hub.inbox_of(ticket.partition(".")[0]), self._lease, {"t": "look", "k": ticket})
         except ClusterUnavailableError:
-            pass  # It looks by itself, a second later.
+            pass  # The next one looks for itself within a second.
 
     def _on_look(self, message: Message) -> None:
         here = self._places.get(message.get(b"k", b"").decode())
@@ -197,10 +197,10 @@ class Lines:
         return bool(self._places)
 
     def look_at_clock(self) -> None:
-        """Places are waited for, and held, until Redis is back."""
+        """Nothing to do: waiting and holding continue until Redis is back."""
 
     def beat(self) -> None:
-        """Renew what is held, and give up what was dropped."""
+        """Renew the places that are held, and give up those that were dropped."""
         for ticket, (reference, keys, limit) in list(self._places.items()):
             slot = reference()
             if slot is None or not slot.is_held:
@@ -210,4 +210,4 @@ class Lines:
 
 
 def _dropped() -> None:
-    """Stands for a place whose holder has gone."""
+    """Stands for a place whose holder is gone."""

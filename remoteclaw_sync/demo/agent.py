@@ -1,19 +1,20 @@
 """An agent CLI that needs no account: speaks Claude Code's stream-json, thinks, lists the folder it works in, answers.
 
-A separate program, started like a real CLI, that knows nothing about the rest of this package. It stores no files: all
-it knows about an earlier turn is the session id. With `--permission-prompt-tool=stdio` it stays for many turns and
-speaks the control protocol: it asks for permission, asks questions, can be interrupted, and takes further words.
+It is a separate program, started like a real CLI, that knows nothing about the rest of this package. It stores no
+files: all it knows about an earlier turn is the session id. With `--permission-prompt-tool=stdio` it stays for many
+turns and speaks the control protocol: it asks for permission, asks questions, can be interrupted, and takes further
+words.
 
-Words in a prompt that have it do something else than look around:
+Words in a prompt that make it do something other than look around:
 
-    run a command     runs a shell command, for which it asks (permission mode "bypass": does not ask)
-    edit, write       writes demo-note.txt, or changes it, for which it asks ("accept-edits", "bypass": does not ask)
+    run a command     runs a shell command, with permission (in the mode "bypass" without)
+    edit, write       writes or changes demo-note.txt, with permission (in "accept-edits" and "bypass" without)
     ask me            asks the user a question
-    markdown          answers with all that Markdown has
-    demo:wait         alone: waits for further words, or an interrupt
-    demo:hang         alone: says nothing more
-    demo:fail         alone: the turn fails
-    demo:crash        alone: the process ends
+    markdown          answers with everything that Markdown has
+    demo:wait         as the whole prompt: waits for further words, or an interrupt
+    demo:hang         as the whole prompt: says nothing more
+    demo:fail         as the whole prompt: the turn fails
+    demo:crash        as the whole prompt: the process ends
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from .turn import Turn
 
 SESSION_PREFIX = "de300000-"
 PACE_VARIABLE = "REMOTECLAW_DEMO_PACE"
-DEFAULT_PACE = 0.03  # Seconds from word to word.
+DEFAULT_PACE = 0.03  # Seconds between words.
 
 
 def one_turn(client: Client, structured: bool) -> int:
-    """The prompt is all that is on stdin, as text or as a JSON line."""
+    """One turn, whose prompt is everything on stdin, as text or as a JSON line."""
     text = sys.stdin.buffer.read().decode(errors="replace")
     client.turns += 1
     return Turn(client, words_of(json.loads(text)) if structured else text).work()
 
 
 def many_turns(client: Client) -> int:
-    """One after the other, until nobody is there any more."""
+    """Turns one after the other, until the client is gone."""
     threading.Thread(target=client.listen, daemon=True).start()
     while (found := client.next_prompt()) is not None:
         name, prompt = found
@@ -68,4 +69,4 @@ def run() -> None:
     """The program."""
     code = main(sys.argv[1:])
     sys.stdout.flush()
-    os._exit(code)  # At once: the interpreter would wait for the thread that reads stdin.
+    os._exit(code)  # At once: otherwise the interpreter would wait for the thread that reads stdin.

@@ -1,4 +1,4 @@
-"""Whoever talks to the demo agent: Claude Code's stream-json and control protocol, from the CLI's side."""
+"""The client of the demo agent: Claude Code's stream-json and control protocol, from the CLI's side."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NOBODY = "This tool call needs permission, and nobody is there to ask."
 
 
 class Interrupted(Exception):
-    """The turn is to end."""
+    """The turn has to end."""
 
 
 class Client:
-    """The one who talks to us: lines out from any thread; prompts, answers and interrupts in, if it stays."""
+    """Whoever talks to us: lines out from any thread; prompts, answers and interrupts in, if the agent stays."""
 
     def __init__(self, session_id: str, options: dict[str, str], pace: float) -> None:
         self.session_id = session_id
@@ -31,7 +31,7 @@ class Client:
         self.turns = 1 if "--resume" in options else 0
         self._out = threading.Lock()
         self._news = threading.Condition()
-        self._prompts: list[tuple[str, str]] = []  # Their ids and words.
+        self._prompts: list[tuple[str, str]] = []  # Their ids and texts.
         self._answers: dict[str, Any] = {}
         self._interrupted = False
         self._gone = False
@@ -43,10 +43,10 @@ class Client:
             sys.stdout.buffer.write(line.encode() + b"\n")
             sys.stdout.buffer.flush()
 
-    # --- what comes in, in a thread of its own ------------------------------------------------------------------
+    # --- input, read in a separate thread -----------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Until there is nobody any more."""
+        """Read lines until the client is gone."""
         for line in sys.stdin.buffer:
             self._take(json.loads(line))
         with self._news:
@@ -83,10 +83,10 @@ class Client:
             self._news.notify_all()
         self.say("control_response", response=response)
 
-    # --- what a turn asks ---------------------------------------------------------------------------------------
+    # --- for a turn ---------------------------------------------------------------------------------------------
 
     def next_prompt(self) -> tuple[str, str] | None:
-        """Waits for one; None if there will be no more."""
+        """Waits for the next prompt; None if there will be no more."""
         with self._news:
             self._news.wait_for(lambda: self._prompts or self._gone)
             self._interrupted = False
@@ -94,13 +94,13 @@ class Client:
             return self._prompts.pop(0) if self._prompts else None
 
     def further_words(self) -> list[tuple[str, str]]:
-        """What was said since."""
+        """The words that were added since the last call."""
         with self._news:
             found, self._prompts = self._prompts, []
             return found
 
     def wait(self, condition: Callable[[], object], seconds: float | None = None) -> None:
-        """Until it holds, or for so long. Raises Interrupted."""
+        """Wait until the condition holds, or for this many seconds. Raises Interrupted."""
         with self._news:
             self._news.wait_for(lambda: self._interrupted or condition(), seconds)
             if self._interrupted:
@@ -113,7 +113,7 @@ class Client:
         self.wait(lambda: False, self.pace)
 
     def ask(self, tool: str, tool_id: str, arguments: dict[str, Any], reason: str) -> dict[str, Any]:
-        """The decision on a tool call."""
+        """The client's decision on a tool call."""
         if not self.stays:
             return {"behavior": "deny", "message": NOBODY}
         number = str(uuid.uuid4())

@@ -13,13 +13,13 @@ from ..runtime import DEFAULT_TIMEOUT, CliOptions, RuntimeOptions
 from ..types import AgentExecuteParams, PromptSyntax
 from .agent import PACE_VARIABLE
 
-# The agent is a folder of the package, but runs without the rest of it (and of what that requires).
+# The agent is a folder of the package, but runs without the rest of it (and without its dependencies).
 FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PROGRAM = "import sys; sys.path.append(sys.argv.pop(1)); from demo.agent import run; run()"
 
 
 class DemoOptions(CliOptions, total=False):
-    """Keywords of the constructor."""
+    """Keyword arguments of the constructor."""
 
     pace: float | None
 
@@ -45,7 +45,7 @@ class DemoRuntime(ClaudeCliRuntime):
         **options: Unpack[RuntimeOptions],
     ) -> None:
         self.pace = pace
-        # Isolated: neither the user's site-packages nor a module of the working directory gets in.
+        # Isolated: neither the user's site-packages nor a module in the working directory can interfere.
         super().__init__(
             command or (sys.executable, "-I", "-S", "-c", PROGRAM, FOLDER),
             timeout=timeout,
@@ -54,7 +54,7 @@ class DemoRuntime(ClaudeCliRuntime):
         )
 
     def local_sessions(self, params: AgentExecuteParams) -> LocalSessions | None:
-        return None  # It has no memory.
+        return None  # The agent stores no sessions.
 
     def build_env(self, params: AgentExecuteParams) -> dict[str, str | None]:
         env = super().build_env(params)

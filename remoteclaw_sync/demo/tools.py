@@ -1,4 +1,4 @@
-"""What the demo agent's tools do, once they may."""
+"""What the demo agent's tools do, once they are permitted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ COMMAND_SECONDS = 60.0
 
 
 def shell(arguments: dict[str, Any]) -> str:
-    """What a command prints."""
-    import subprocess  # Only here, because it takes longer to import than the rest to run.
+    """The output of a command."""
+    import subprocess  # Only here, because importing it takes longer than running everything else.
 
     try:
         done = subprocess.run(
@@ -26,7 +26,7 @@ def shell(arguments: dict[str, Any]) -> str:
 
 
 def write(arguments: dict[str, Any]) -> str:
-    """Write a file, or replace a piece of one."""
+    """Write a file, or replace part of one."""
     path = arguments["file_path"]
     content = arguments.get("content")
     if content is None:
@@ -41,11 +41,11 @@ def write(arguments: dict[str, Any]) -> str:
 
 
 def answers_in(arguments: dict[str, Any]) -> str:
-    """What the user said to the questions."""
+    """The user's answers to the questions."""
     return "; ".join(f"{question} {answer}" for question, answer in (arguments.get("answers") or {}).items())
 
 
 def list_folder() -> list[str]:
-    """The names in the working directory, folders with a slash."""
+    """The names in the working directory; folders end with a slash."""
     with os.scandir(".") as entries:
         return sorted(entry.name + ("/" if entry.is_dir() else "") for entry in entries if entry.name[0] != ".")

@@ -24,7 +24,7 @@ HANG = "demo:hang"
 CRASH = "demo:crash"
 WAIT = "demo:wait"
 
-# What a prompt says that wants something else than a look around.
+# What a prompt says if it wants something other than a look around.
 WANTS_COMMAND = re.compile(r"\brun\b.*\bcommand\b", re.IGNORECASE | re.DOTALL)
 WANTS_EDIT = re.compile(r"\b(edit|write)\b", re.IGNORECASE)
 WANTS_QUESTION = re.compile(r"\bask me\b", re.IGNORECASE)
@@ -37,7 +37,7 @@ QUESTION_TOOL = "AskUserQuestion"
 
 
 class Turn:
-    """A prompt and all that follows."""
+    """A prompt and everything that follows from it."""
 
     def __init__(self, client: Client, prompt: str, uuid: str = "") -> None:
         self.client = client
@@ -53,7 +53,7 @@ class Turn:
         self.denials: list[dict[str, Any]] = []
 
     def work(self) -> int:
-        """Say everything; returns the exit code that a single turn has."""
+        """Say everything; returns the exit code for a single turn."""
         client = self.client
         tools = ["LS"] if client.read_only else ["LS", "Bash", "Write", "Edit"]
         init = {"subtype": "init", "cwd": os.getcwd(), "tools": tools, "mcp_servers": []}
@@ -101,7 +101,7 @@ class Turn:
     # --- tools --------------------------------------------------------------------------------------------------
 
     def look_around(self) -> list[str]:
-        """Think, call the tool, and show what it gave."""
+        """Think, call the tool, and return the names it found."""
         self.message("thinking", "A look at the folder first, then an answer that is worth reading. ", close=False)
         tool_id = self.call("LS", {"path": "."})
         try:
@@ -149,7 +149,7 @@ class Turn:
     def permitted(
         self, tool: str, arguments: dict[str, Any], free: bool, use: Callable[[dict[str, Any]], str], reason: str
     ) -> str | None:
-        """Call a tool if it may be called. What it gave; None if it was not called."""
+        """Call a tool if that is permitted. Returns its output; None if it was not called."""
         tool_id = self.call(tool, arguments)
         if self.client.read_only and tool != QUESTION_TOOL:
             self.tool_result(tool_id, NOT_THERE, True)
@@ -218,7 +218,7 @@ class Turn:
         tool_input: dict[str, Any] | None = None,
         close: bool = True,
     ) -> None:
-        """One content block: streamed piece by piece, then whole, as Claude does it."""
+        """One content block: streamed piece by piece, then as a whole, as Claude does it."""
         if not self.open_message:
             self.blocks = 0
             self.message_id = f"msg_demo_{uuid.uuid4().hex[:12]}"
@@ -261,7 +261,7 @@ class Turn:
 
 
 def split_words(content: str) -> Iterator[str]:
-    """Word by word, each with the space after it."""
+    """Word by word, each with the white space after it."""
     return (match.group() for match in re.finditer(r"\s*\S+\s*|\s+", content))
 
 

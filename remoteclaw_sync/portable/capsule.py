@@ -3,9 +3,9 @@
     remoteclaw-session 1 <SHA-256 of the rest>\\n
     zlib( <header, one line of JSON>\\n <the files, one after the other> )
 
-The digest finds damage, not malice: a store that others can write to needs encryption (see sealing.py). So each name is
-checked as if an enemy had chosen it, nothing is unpacked beyond a limit, and which files are written where is up to the
-CLI's own part (`clis/<name>/portable.py`), which takes only names it would have written itself.
+The digest detects damage, not malice: a store that others can write to needs encryption (see sealing.py). So each name
+is checked as if an attacker had chosen it, and nothing is unpacked beyond a limit. Which files are written where is up
+to the CLI's own part (`clis/<name>/portable.py`), which accepts only names it would have written itself.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ..errors import SessionTransferError
 FORMAT = 1
 MAGIC = b"remoteclaw-session "
 FIRST_LINE = re.compile(rb"remoteclaw-session (\d{1,9}) ([0-9a-f]{64})\n")
-MAX_CAPSULE_BYTES = 256 * 1024 * 1024  # Of the files in it, together. The longest sessions seen had 100 MB.
+MAX_CAPSULE_BYTES = 256 * 1024 * 1024  # All files together. The longest sessions seen had 100 MB.
 MAX_HEADER_BYTES = 4 * 1024 * 1024
 MAX_FILES = 10_000
 SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-PLAIN_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,199}")  # Of a name: no dot first, no separator, no device.
+PLAIN_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,199}")  # Of a path: no leading dot, no separator, no device.
 
 
 @attrs.frozen(kw_only=True)
 class Capsule:
-    """One session: whose it is, which version of the CLI wrote it, and its files by relative name."""
+    """One session: its CLI, the version of the CLI that wrote it, and its files by relative name."""
 
     provider: str
     session_id: str
@@ -41,7 +41,7 @@ class Capsule:
     files: Mapping[str, bytes] = attrs.field(repr=False)
 
     def pack(self, limit: int = MAX_CAPSULE_BYTES) -> bytes:
-        """As bytes. Raises SessionTransferError if it is too large."""
+        """The capsule as bytes. Raises SessionTransferError if it is too large."""
         if sum(map(len, self.files.values())) > limit or len(self.files) > MAX_FILES:
             raise too_large(self.session_id, limit)
         listed = [
@@ -62,7 +62,7 @@ class Capsule:
 
     @classmethod
     def unpack(cls, data: bytes, limit: int = MAX_CAPSULE_BYTES) -> Capsule:
-        """Read one, whoever made it. Raises SessionTransferError for anything that is not a whole capsule."""
+        """Read a capsule, whoever made it. Raises SessionTransferError if it is not complete and valid."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"data must be bytes, not {type(data).__name__}")
         content = _unpacked(bytes(data), limit)
@@ -129,12 +129,12 @@ def _files(listed: Any, rest: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def is_plain(name: str) -> bool:
-    """Whether this is the relative name of a file that cannot lead anywhere else."""
+    """Whether this is the relative name of a file that cannot lead outside its folder."""
     return len(name) < 1000 and all(map(PLAIN_PART.fullmatch, name.split("/")))
 
 
 def check_session_id(session_id: str) -> None:
-    """Raises SessionTransferError for what is not the id of a session: it becomes part of a file's name."""
+    """Raises SessionTransferError if this cannot be a session id: it becomes part of a file name."""
     if not SESSION_ID.fullmatch(session_id):
         raise SessionTransferError("not_found", "there is no session with that id: it is not one that a CLI would give")
 

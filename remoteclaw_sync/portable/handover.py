@@ -1,5 +1,5 @@
-"""Keeps the sessions of this machine in step with a store: before a turn the state that the store has is fetched,
-unless it is here already, and after the turn the new one is saved."""
+"""Keeps the sessions of this machine in step with a store: before a turn it fetches the store's state, unless this
+machine already has it, and after the turn it saves the new one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .store import SessionStore
 
 logger = logging.getLogger(__name__)
 
-MOST_KNOWN = 10_000  # Sessions whose generation is remembered; of others the state is fetched once more.
-WAIT_SECONDS = 0.5  # Between two looks whether a turn that waits is still wanted.
+MOST_KNOWN = 10_000  # Sessions whose generation is remembered; the state of any other is fetched once more.
+WAIT_SECONDS = 0.5  # How often a waiting turn checks that it is still wanted.
 
 UNFETCHED = "the conversation could not be fetched, so it goes on from what this machine has"
 UNSAVED = "the conversation could not be saved, so other machines do not see this turn"
@@ -30,7 +30,7 @@ DROPPED = "this machine had gone on by itself; what was said then is not part of
 
 
 class UnwantedError(Exception):
-    """The turn is not wanted any more, and another machine still has the session."""
+    """The turn is no longer wanted, and another machine still has the session."""
 
 
 @runtime_checkable
@@ -55,12 +55,12 @@ class Portable(Protocol):
         env: Mapping[str, str | None] | None = None,
         replace: bool = False,
     ) -> str:
-        """Make it a session of this machine; returns its id."""
+        """Make the capsule a session of this machine; returns its id."""
 
 
 @attrs.frozen
 class Place:
-    """Where a session is on this machine: whose it is, and the folder and variables of its runs."""
+    """Where a session is on this machine: its runtime, and the folder and variables of its runs."""
 
     runtime: Portable
     working_directory: str | os.PathLike[str] | None = None
@@ -79,7 +79,7 @@ class Place:
 
 @attrs.frozen
 class _Known:
-    """The state that is on this machine, as far as it was fetched or saved here."""
+    """The last state that was fetched or saved on this machine."""
 
     generation: int
     session_id: str | None
@@ -87,7 +87,7 @@ class _Known:
 
 
 class Handover:
-    """All sessions of one process. Any thread may use it."""
+    """All sessions of one process. Thread-safe."""
 
     def __init__(self, store: SessionStore) -> None:
         if not isinstance(store, SessionStore):
@@ -105,12 +105,12 @@ class Handover:
         is_unwanted: Callable[[], bool] = lambda: False,
         let_go: Callable[[str], object] = lambda session_id: None,
     ) -> Iterator[HandedOver]:
-        """A session that nobody else writes to, on any machine; its state is current when this begins.
+        """A session that nobody else writes to, on any machine; its state is current when the block begins.
 
         `let_go` is called with the id of a session that is about to be replaced by a newer state, so that a warm
-        process can be ended. Raises UnwantedError if `is_unwanted` says so while another machine has the session;
+        process can be ended. Raises UnwantedError if `is_unwanted` returns True while another machine has the session;
         SessionTransferError if the state in the store cannot be used here, and SessionBusyError if another process of
-        this machine has the session: then it stays in the store as it is.
+        this machine has the session. In the last two cases the store's state is left as it is.
         """
         handed = HandedOver(self, key, place)
         with contextlib.ExitStack() as stack:
@@ -119,12 +119,12 @@ class Handover:
                 handed._fetch(let_go)
             except (SessionBusyError, SessionTransferError, UnwantedError):
                 raise
-            except Exception as error:  # Of whatever kind the store has: its server is away, its disk is full.
+            except Exception as error:  # Of any kind, depending on the store: its server is down, its disk is full.
                 handed._warn(UNFETCHED, error)
             yield handed
 
     def forget(self, key: str) -> None:
-        """Begin a new session next time, on whichever machine. Raises what the store raises."""
+        """Begin a new session next time, on any machine. Raises what the store raises."""
         with self.store.lock(key):
             found = self.store.load(key)
             if found is not None and found.data:
@@ -160,7 +160,7 @@ class Handover:
 
 
 class HandedOver:
-    """A session for the time of a turn. `session_id` is what to resume; None if there is no session yet."""
+    """A session for one turn. `session_id` is the one to resume; None if there is no session yet."""
 
     def __init__(self, owner: Handover, key: str, place: Place) -> None:
         self._owner, self._key, self._place = owner, key, place
@@ -175,11 +175,11 @@ class HandedOver:
         if known is not None:
             self._generation, self.session_id, self._digest = known.generation, known.session_id, known.digest
         found = self._owner.store.load(self._key, known=self._generation)
-        if found is None:  # Nothing yet, or it was kept for long enough.
+        if found is None:  # Nothing was saved yet, or its retention is over.
             self._generation = 0
             return
         if found.data is None:
-            return  # What is here is current.
+            return  # The state here is current.
         self._generation = found.generation
         self.session_id = self._taken(found.data, let_go) if found.data else None
         self._was_fetched = True
@@ -187,12 +187,12 @@ class HandedOver:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the store has a state of this session, if only that it was forgotten."""
+        """Whether the store has a state of this session, even one that only says it was forgotten."""
         return self._generation > 0
 
     def fetch_again(self) -> bool:
-        """Have the next turn take the state from the store, because it is not here after all. Returns whether that may
-        help."""
+        """Make the next turn fetch the state from the store, because it is not here after all. Returns whether that
+        may help."""
         if self._was_fetched or not self.is_stored:
             return False
         self._owner.forget_known(self._key)
@@ -205,14 +205,14 @@ class HandedOver:
             return self._place.take(data)
         except SessionTransferError as error:
             if error.reason == "local_newer":
-                return session_id  # A turn was made here that could not be saved.
+                return session_id  # A turn was made here but could not be saved.
             if error.reason != "diverged":
                 raise
             self._warn(DROPPED, error)
             return self._place.take(data, replace=True)
 
     def save(self, session_id: str, *, held: bool = False) -> None:
-        """Store what the session is after the turn. What goes wrong is in `warnings`. `held`: by a warm process."""
+        """Store the session's state after the turn. Failures are added to `warnings`. `held`: by a warm process."""
         try:
             data = self._place.export(session_id, held=held)
             if self.session_id == session_id and hashlib.sha256(data).digest() == self._digest:

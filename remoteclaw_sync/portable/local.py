@@ -1,7 +1,7 @@
-"""The sessions that a CLI keeps on this machine: what its part in `clis/` implements, and files below its folder.
+"""The sessions that a CLI keeps on this machine: the protocol that its part in `clis/` implements, and file helpers.
 
-What is written goes below one folder and nowhere else: each step down is taken with a descriptor and follows no link,
-so a link that was put there leads to an error and not to somebody's file.
+Everything is written below one folder and nowhere else: each step down uses a directory descriptor and follows no link,
+so a link that somebody put there leads to an error and not to somebody's file.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class LocalSessions(Protocol):
     """How one CLI's sessions are read and written, in one home and for one working directory."""
 
     def read(self, session_id: str, limit: int) -> dict[str, bytes]:
-        """The files of a session by the names they have in a capsule. Raises SessionTransferError."""
+        """The files of a session, by their names in a capsule. Raises SessionTransferError."""
 
     def write(self, session_id: str, content: Mapping[str, bytes], replace: bool) -> None:
-        """Make them a session of this machine; with `replace`, also instead of one that has something else.
+        """Make the files a session of this machine; with `replace`, even if the one here has something else.
 
-        Raises SessionTransferError, and has changed nothing then.
+        Raises SessionTransferError; nothing has changed then.
         """
 
 
 class Progress(enum.Enum):
-    """How a session here compares with one in a capsule."""
+    """How the session here compares with the one in a capsule."""
 
     ABSENT = enum.auto()
     SAME = enum.auto()
@@ -44,7 +44,7 @@ class Progress(enum.Enum):
 
 
 def progress_of_log(local: bytes | None, incoming: bytes) -> Progress:
-    """The same for a file to which the CLI only ever appends."""
+    """The progress of a session whose CLI only ever appends to its file."""
     if local is None:
         return Progress.ABSENT
     if local == incoming:
@@ -55,7 +55,7 @@ def progress_of_log(local: bytes | None, incoming: bytes) -> Progress:
 
 
 def progress_of_parts(here: Set[str], there: Set[str]) -> Progress:
-    """The same by the ids of what was said."""
+    """The progress by the ids of what was said."""
     if here == there:
         return Progress.SAME
     if here < there:
@@ -64,7 +64,7 @@ def progress_of_parts(here: Set[str], there: Set[str]) -> Progress:
 
 
 def progress_of_records(local: bytes | None, incoming: bytes, id_of: Callable[[dict[str, Any]], object]) -> Progress:
-    """The same for a log of which only the records with an id matter: a process that ends adds others."""
+    """The progress of a log in which only records with an id matter: a process adds others when it ends."""
     progress = progress_of_log(local, incoming)
     if local is None or progress not in (Progress.AHEAD, Progress.DIVERGED):
         return progress
@@ -77,7 +77,7 @@ def _ids_in(log: bytes, id_of: Callable[[dict[str, Any]], object]) -> set[str]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
-            continue  # A process that was killed leaves half a line.
+            continue  # A killed process leaves half a line.
         name = id_of(record) if isinstance(record, dict) else None
         if isinstance(name, str):
             found.add(name)
@@ -85,7 +85,7 @@ def _ids_in(log: bytes, id_of: Callable[[dict[str, Any]], object]) -> set[str]:
 
 
 def check_progress(progress: Progress, session_id: str, replace: bool) -> None:
-    """Raises SessionTransferError if the session here has something that would be lost, unless that is wanted."""
+    """Raises SessionTransferError if something that only the session here has would be lost, unless `replace`."""
     if replace or progress in (Progress.ABSENT, Progress.SAME, Progress.BEHIND):
         return
     if progress is Progress.AHEAD:
@@ -96,13 +96,13 @@ def check_progress(progress: Progress, session_id: str, replace: bool) -> None:
 
 
 class Room:
-    """How many bytes a session may still have."""
+    """How many more bytes a session may have."""
 
     def __init__(self, session_id: str, limit: int) -> None:
         self._session_id, self._limit, self._left = session_id, limit, limit
 
     def read(self, path: str) -> bytes:
-        """A regular file. Raises SessionTransferError if it does not fit, OSError if it cannot be read."""
+        """Read a regular file. Raises SessionTransferError if it does not fit, OSError if it cannot be read."""
         with files.open_regular(path) as file:
             data = file.read(self._left + 1)
         self._left -= len(data)
@@ -112,8 +112,8 @@ class Room:
 
 
 def log_of(path: str) -> bytes | None:
-    """The session's file that is here already; None if there is none. Raises SessionTransferError for a link, a device
-    or a folder in its place."""
+    """The existing file of the session; None if there is none. Raises SessionTransferError if a link, a device or a
+    folder is in its place."""
     try:
         with files.open_regular(path) as file:
             return file.read()
@@ -124,7 +124,7 @@ def log_of(path: str) -> bytes | None:
 
 
 def regular_files_below(folder: str) -> Iterator[str]:
-    """The paths of the regular files in it and its folders; links are left out."""
+    """The paths of the regular files in this folder and its subfolders; links are left out."""
     for place, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
@@ -135,8 +135,8 @@ def regular_files_below(folder: str) -> Iterator[str]:
 
 
 def write_below(root: str, name: str, data: bytes) -> None:
-    """Write a file of this relative name, whole or not at all. Raises SessionTransferError if there is a link, a device
-    or a folder in its place, OSError if it cannot be written."""
+    """Write a file with this relative name, as a whole or not at all. Raises SessionTransferError if a link, a device
+    or a folder is in its place, OSError if it cannot be written."""
     *folders, last = name.split("/")
     os.makedirs(root, mode=0o700, exist_ok=True)
     place = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -150,12 +150,12 @@ def write_below(root: str, name: str, data: bytes) -> None:
 
 
 def _step(place: int, folder: str, name: str) -> int:
-    """From one folder into another, which is made if it is missing. `place` is closed if that worked."""
+    """Step from one folder into another, which is created if missing. Closes `place` on success."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700, dir_fd=place)
     try:
         below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
-    except NotADirectoryError as error:  # Also what a link is.
+    except NotADirectoryError as error:  # Raised for a link, too.
         raise _in_the_way(name) from error
     os.close(place)
     return below

@@ -1,4 +1,4 @@
-"""What is kept in Redis, sealed with a key of the caller: reading Redis, its disk or its backups is not enough."""
+"""Seals stored data with the caller's key: access to the store, its disk or its backups is not enough to read it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any, Protocol
 from ..errors import RemoteClawError
 
 KEY_BYTES = 32
-NONCE_BYTES = 12  # Random: safe for four thousand million messages with one key.
-SEALED = b"\x01"  # First byte of what we sealed. JSON, which is what is kept without a key, never begins so.
+NONCE_BYTES = 12  # Random: safe for four billion messages with one key.
+SEALED = b"\x01"  # First byte of sealed data. JSON, which is what is kept without a key, never begins with it.
 
 Key = str | bytes
 
 
 class SealError(RemoteClawError, ValueError):
-    """It was sealed with another key, changed, or put where it does not belong."""
+    """The data was sealed with another key, was changed, or is not in its own place."""
 
 
 class Sealer(Protocol):
-    """Turns what is stored into something only the holders of the key can read, and back."""
+    """Turns stored data into something that only holders of the key can read, and back."""
 
     def seal(self, data: bytes, place: str) -> bytes:
-        """`place` names where it will be kept; it cannot be opened as something from another place."""
+        """`place` names where the data will be kept; sealed data cannot be opened as something from another place."""
 
     def open(self, data: bytes, place: str) -> bytes:
         """Raises SealError."""
@@ -81,7 +81,7 @@ class Sealed:
 
 
 def sealer(key: Key | Sequence[Key] | None) -> Sealer:
-    """For a key, several, or none."""
+    """A sealer for one key, several, or none."""
     if key is None:
         return Unsealed()
     return Sealed([key] if isinstance(key, str | bytes) else key)

@@ -1,7 +1,7 @@
 """Where sessions are kept between machines: the protocol, and a store in a folder.
 
-One writer at a time (`lock`), and nothing is overwritten unseen: each state has a generation, and whoever saves says
-which one the new state follows. If the store has another one by then, `save` raises StaleSessionError.
+There is one writer at a time (`lock`), and nothing is overwritten unseen: each state has a generation, and `save` is
+told which one the new state follows. If the store has another one by then, `save` raises StaleSessionError.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ except ImportError:  # Windows
 DEFAULT_RETENTION = datetime.timedelta(days=7)
 POLL_SECONDS = 0.02
 FIRST_LINE = re.compile(rb"remoteclaw-state (\d{1,18})\n")
-LONGEST_FILE = 2 * MAX_CAPSULE_BYTES  # What cannot be compressed takes a little more than it is.
+LONGEST_FILE = 2 * MAX_CAPSULE_BYTES  # Data that cannot be compressed takes a little more than its own size.
 SWEEP_SECONDS = 60.0
 
 
 @attrs.frozen
 class StoredSession:
-    """A state of a session. `data` is None if it is the one that the caller knows, and empty if it was forgotten."""
+    """A state of a session. `data` is None if the caller knows this state already, and empty if it was forgotten."""
 
     generation: int
     data: bytes | None = attrs.field(repr=False)
@@ -46,32 +46,32 @@ class StoredSession:
 
 @runtime_checkable
 class SessionStore(Protocol):
-    """Keeps the states of sessions, under keys that the caller chooses. Any thread may use it."""
+    """Keeps the states of sessions, under keys that the caller chooses. Thread-safe."""
 
     def load(self, key: str, *, known: int = 0) -> StoredSession | None:
-        """The current state; None if there is none. Its data is left out if its generation is the `known` one."""
+        """The current state; None if there is none. Its data is left out if its generation is `known`."""
 
     def save(self, key: str, data: bytes, *, after: int) -> int:
-        """Store the state that follows generation `after` (0: none was there) and return its generation.
+        """Store the state that follows generation `after` (0: there was none) and return its generation.
 
-        Raises StaleSessionError if the store has another one than that.
+        Raises StaleSessionError if the store's generation is not `after`.
         """
 
     def lock(self, key: str, *, timeout: float | None = None) -> AbstractContextManager[None]:
-        """A context in which nobody else has this lock, on any machine.
+        """A context in which nobody else holds this lock, on any machine.
 
-        Raises SessionBusyError if somebody has it for `timeout` seconds; None waits as long as it takes. Whoever dies
-        gives it back.
+        Raises SessionBusyError if it does not become free within `timeout` seconds; None waits as long as it takes. A
+        holder that dies releases it.
         """
 
 
 def digest_of(key: str) -> str:
-    """A name for what is stored under this key, which does not tell whose it is."""
+    """A name for what is stored under this key, which does not reveal whose it is."""
     return hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 def stale(generation: int, after: int) -> StaleSessionError:
-    """For a state that was to replace another one than the store has."""
+    """For a state that does not follow the one in the store."""
     message = (
         f"somebody else has saved this session: the store has generation {generation}, and this state follows {after}; "
         "load that one first"
@@ -80,24 +80,24 @@ def stale(generation: int, after: int) -> StaleSessionError:
 
 
 def busy(timeout: float | None) -> SessionBusyError:
-    """For a lock that is not to be had."""
+    """For a lock that did not become free in time."""
     return SessionBusyError(f"another process or machine has this session; it was not given back within {timeout:g} s")
 
 
 def place_of(name: str, generation: int) -> str:
-    """What a sealed state is bound to, so that nobody can put an older one, or another session's, in its place."""
+    """What a sealed state is bound to, so that nobody can replace it with an older one or with another session's."""
     return f"session:{name}:{generation}"
 
 
 class FolderSessionStore:
-    """Keeps sessions as files of a folder that all machines see (a network drive), or all users of one.
+    """Keeps sessions as files in a folder that all machines can see (a network drive), or all users of one machine.
 
     The folder's file system must have working locks (flock): a local disk, NFS 4, CephFS. Files have mode 0600.
 
     Args:
-        path: the folder; made (mode 0700) if it is missing.
-        retention: seconds or a timedelta after its last save for which a session is kept; None keeps all.
-        key: seals the files, as `new_key()` makes it (extra `seal`). Of several, the first seals, all open.
+        path: the folder; created (mode 0700) if missing.
+        retention: how long a session is kept after its last save (seconds or a timedelta); None keeps all.
+        key: from `new_key()`; seals the files (extra `seal`). Of several, the first seals and all open.
         clock: wall clock, for tests.
     """
 
@@ -178,7 +178,7 @@ class FolderSessionStore:
             yield
         finally:
             with contextlib.suppress(OSError):
-                os.unlink(path)  # First: whoever opens it afterwards sees that it is another file.
+                os.unlink(path)  # Before unlocking: whoever gets the lock afterwards sees that the file is gone.
             fcntl.flock(fd, fcntl.LOCK_UN)  # A process that was forked meanwhile has a copy of the descriptor.
             os.close(fd)
 
@@ -204,7 +204,7 @@ class FolderSessionStore:
         return self.retention is not None and saved_at < self._clock() - self.retention
 
     def _sweep(self) -> None:
-        """Remove the sessions that are kept no longer."""
+        """Remove expired sessions."""
         now = time.monotonic()
         if now < self._next_sweep:
             return
@@ -218,7 +218,7 @@ class FolderSessionStore:
 
 
 def _is_at(fd: int, path: str) -> bool:
-    """Whether nobody has removed the file meanwhile."""
+    """Whether the path still leads to this file: the previous holder of the lock may have removed it."""
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:

@@ -25,7 +25,7 @@ class CassetteError(errors.RemoteClawError, ValueError):
 
 @attrs.frozen
 class Said:
-    """A line with its newline (the last one may lack it), and the seconds since the start."""
+    """A line with its newline (the last one may lack it), and its time in seconds since the start."""
 
     at: float
     data: bytes
@@ -33,7 +33,7 @@ class Said:
 
 @attrs.frozen(kw_only=True)
 class Cassette:
-    """A recorded run. Without an end (the host died) `reason` is None."""
+    """A recorded run. If the recording has no end (the host died), `reason` is None."""
 
     header: Mapping[str, Any]
     said: tuple[Said, ...] = ()
@@ -43,11 +43,11 @@ class Cassette:
     stderr: str = ""
     failure: SpawnFailure | None = None
     remedied: AgentErrorEvent | None = None  # See CLIRuntimeBase.
-    facts: Mapping[str, Any] = attrs.field(factory=dict)  # What the parser needed and the CLI did not print.
+    facts: Mapping[str, Any] = attrs.field(factory=dict)  # What the parser needed but the CLI did not print.
 
     @property
     def provider(self) -> str | None:
-        """Whose dialect it is."""
+        """The provider whose dialect the lines are in."""
         provider = self.header.get("provider")
         return provider if isinstance(provider, str) else None
 
@@ -73,39 +73,39 @@ class Step:
 
 @attrs.define(eq=False)
 class Process:
-    """What went to and came from one process, and how that ended."""
+    """What was sent to and received from one process, and how it ended."""
 
     facts: dict[str, Any] = attrs.field(factory=dict)
     steps: list[Step] = attrs.field(factory=list)
-    serves: bool = False  # At least one turn; otherwise it was only kept warm.
+    serves: bool = False  # Whether it had at least one turn; otherwise it was only kept warm.
     cli_version: str | None = None
 
 
 @attrs.frozen(kw_only=True)
 class LiveCassette:
-    """A recorded session, or a run of one turn that was live."""
+    """A recorded session, or a live run of one turn."""
 
     header: Mapping[str, Any]
     processes: tuple[Process, ...]
     turns: tuple[Words, ...]
     durations: tuple[float, ...]  # Of the turns, in seconds.
-    decisions: Mapping[tuple[int, str], Mapping[str, Any]]  # By the turn and the id of the request in its process.
+    decisions: Mapping[tuple[int, str], Mapping[str, Any]]  # By turn and by the request's id in its process.
 
     @property
     def provider(self) -> str | None:
-        """Whose dialect it is."""
+        """The provider whose dialect the lines are in."""
         provider = self.header.get("provider")
         return provider if isinstance(provider, str) else None
 
     @property
     def is_session(self) -> bool:
-        """Whether there may be many turns."""
+        """Whether there can be several turns."""
         return bool(self.header.get("session"))
 
 
 def read_cassette(path: str | os.PathLike[str]) -> Cassette | LiveCassette:
     """The recording in this file. Raises OSError, or CassetteError if it is not a recording."""
-    # Recordings live in repositories, which may contain a link to a device, a FIFO or a file of any size.
+    # Recordings are kept in repositories, which may contain a link to a device, a FIFO or a file of any size.
     lines = read_named(path, MAX_CASSETTE_BYTES).decode(errors="replace").split("\n")
     header, *entries = [*_entries(lines)] or [{}]
     reader = READERS.get(header["cassette"]) if type(header.get("cassette")) is int else None
@@ -147,7 +147,7 @@ def _read_run(header: dict[str, Any], entries: list[dict[str, Any]]) -> Cassette
 
 
 def failure_in(end: Mapping[str, Any]) -> SpawnFailure | None:
-    """Why there was no process."""
+    """Why no process could be started."""
     failure = end.get("failure")
     return SpawnFailure(failure["code"], failure["message"]) if failure else None
 
@@ -158,7 +158,7 @@ def _read_session(header: dict[str, Any], entries: list[dict[str, Any]]) -> Live
     begun: list[float] = []
     durations: list[float] = []
     decisions: dict[tuple[int, str], Mapping[str, Any]] = {}
-    waiting: list[Step] = []  # A turn that begins with a new process comes before that.
+    waiting: list[Step] = []  # The entry of a turn that needs a new process precedes the process's own.
     current: Process | None = None
     for entry in entries:
         at = float(entry.pop("t"))
@@ -206,7 +206,7 @@ READERS: Mapping[int, Callable[[dict[str, Any], list[dict[str, Any]]], Cassette 
 
 
 def _entries(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
-    """Stops at the first incomplete line: the host may have died while writing it."""
+    """The entries up to the first incomplete line: the host may have died while writing it."""
     for line in lines:
         try:
             entry = json.loads(line)
@@ -218,5 +218,5 @@ def _entries(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
 
 
 def raw(text: str) -> bytes:
-    """The line as it was."""
+    """The line's original bytes."""
     return text.encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""The file that a recording is written to: always a file of our own, never one that somebody else put in its place."""
+"""Opens the file for a recording: always a file that we created, never one that somebody else put in its place."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import stat
 import tempfile
 import time
 
-# Devices that discard what is written to them: null, zero, full. All others are refused: one may be a disk.
+# Harmless devices: null and zero discard what is written, full refuses it. Any other may be a disk and is refused.
 HARMLESS_DEVICES = frozenset({(1, 3), (1, 5), (1, 7)})
-MOST_LINKS = 40  # As the kernel has it.
+MOST_LINKS = 40  # The kernel's own limit.
 # Opens a folder, or a link itself, without reading it; Linux only.
 O_PATH = getattr(os, "O_PATH", os.O_RDONLY)
 HAS_PATH_FDS = hasattr(os, "O_PATH")
 
 
 def create(path: str, prefix: str) -> int:
-    """A descriptor for the recording of one run, of mode 0600. In a folder a new file is made; an existing file is
-    replaced, so if two runs record to one path, the one that started last has the name. Never blocks on a FIFO.
+    """A descriptor for the recording of one run, of mode 0600. If the path is a folder, a new file is created in it. An
+    existing file is replaced, so if two runs record to one path, the one that started last keeps the name. Never blocks
+    on a FIFO.
 
     Raises OSError with a message that says what is wrong.
     """
@@ -49,9 +50,9 @@ def check_links(path: str) -> None:
 
 
 def _walk(path: str) -> tuple[int, str | None]:
-    """The file's folder, opened, and the file's name in it; None if the path names a folder.
+    """The file's folder, opened, and the file's name in it; the name is None if the path is a folder.
 
-    We take every step ourselves and from an open folder, so nobody can put a link in the way meanwhile.
+    Each step starts from an open folder, so that nobody can put a link in the way meanwhile.
     """
     folder = os.open("/" if os.path.isabs(path) else ".", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     steps = _steps(path)
@@ -98,7 +99,7 @@ def _look(folder: int, name: str) -> os.stat_result | None:
 
 
 def _read_link(folder: int, name: str, *, is_last: bool) -> str:
-    """Where a link leads, if it can be trusted: in /tmp anybody can create one that points to a file of ours."""
+    """The target of a link, if it can be trusted: in /tmp anybody can create a link that points to a file of ours."""
     if not HAS_PATH_FDS:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         target = os.readlink(name, dir_fd=folder)
@@ -122,7 +123,7 @@ def _is_ours(found: os.stat_result) -> bool:
 
 
 def _replace(folder: int, name: str) -> int:
-    """A new file with this name. The old one is not written to: it may have other names, or be a link by now."""
+    """A new file with this name. The old file is not written to: it may have other names, or be a link by now."""
     temporary = f".remoteclaw-{secrets.token_hex(8)}"
     fd = _new_file(folder, temporary)
     try:
@@ -139,7 +140,7 @@ def _new_file(folder: int, name: str) -> int:
 
 
 def _open_special(folder: int, name: str) -> int:
-    """A FIFO that somebody reads, or /dev/null."""
+    """Open a FIFO that has a reader, or a harmless device."""
     fd = None
     try:
         # Without O_NONBLOCK this would wait for a reader, and no deadline would end it.
@@ -172,7 +173,7 @@ def _no_file(name: str) -> OSError:
 
 
 def _create_by_name(path: str, prefix: str) -> int:
-    """The same where folders cannot be opened (Windows)."""
+    """The same for platforms where folders cannot be opened (Windows)."""
     if os.path.isdir(path):
         return tempfile.mkstemp(dir=path, prefix=f"{prefix}-{time.strftime('%Y%m%d-%H%M%S')}-", suffix=".jsonl")[0]
     fd, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)), prefix=".remoteclaw-")

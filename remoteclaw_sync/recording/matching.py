@@ -1,7 +1,7 @@
-"""Whether a line that is sent now is the one that was sent in the recording.
+"""Compares a line that is sent now with the one that was sent in the recording.
 
-What is random or belongs to the machine may differ: ids that we make up, versions, folders, keys, MCP servers. Where
-words are left out of the recording, any will do.
+What is random or specific to the machine may differ: ids that we make up, versions, folders, keys, MCP servers. Where
+text is left out of the recording, any text matches.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from ..redaction import MASK
 
-# Not compared at all, at any depth: matters of the machine, of this package's version, or made up for each run.
+# Not compared, at any depth: specific to the machine or to this package's version, or made up for each run.
 WILD = frozenset(
     {
         "apiKey",
@@ -38,7 +38,7 @@ MASKED = re.compile(rf"{re.escape(MASK)}\**|\*{{3,}}")
 
 
 def kind_of(line: Mapping[str, Any]) -> str:
-    """What sort of line it is, in words for people. Of its content it tells nothing."""
+    """What kind of line it is, in words for people. Reveals nothing of its content."""
     request, response = line.get("request"), line.get("response")
     if isinstance(request, dict):
         return f"{line.get('type')} {request.get('subtype')}"
@@ -53,20 +53,20 @@ def kind_of(line: Mapping[str, Any]) -> str:
 
 
 class Names:
-    """What is called otherwise now: ids that we have made up, by what they are in the recording."""
+    """Ids that we have made up: the recorded value of each, and the value that it has now."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
-        self.numbers: dict[int, int | None] = {}  # Of our requests; None: there is no such request now.
+        self.numbers: dict[int, int | None] = {}  # Of our requests; None: that request was not sent this time.
 
 
 def difference(recorded: Any, sent: Any, names: Names) -> str | None:
-    """Where they differ, in words; None if they do not."""
+    """The first difference, in words; None if there is none."""
     return _compare(recorded, sent, "", names)
 
 
 def note_ids(recorded: Mapping[str, Any], sent: Mapping[str, Any] | None, names: Names) -> None:
-    """Both are the same request of ours: its answer comes to the id that it has now (None: it was not made)."""
+    """Both are the same request of ours: its recorded answer must get its present id (`sent` is None: not sent)."""
     number = recorded.get("id")
     if "method" in recorded and type(number) is int:
         now = None if sent is None else sent.get("id")
@@ -102,13 +102,13 @@ def _compare_objects(recorded: Mapping[str, Any], sent: Mapping[str, Any], where
         place = f"{where}.{name}" if where else name
         if name in sent and name in recorded:
             found.append(_compare(recorded[name], sent[name], place, names))
-        elif not any(MASKED.search(other) for other in recorded):  # It may be one whose name is hidden.
+        elif not any(MASKED.search(other) for other in recorded):  # The field may be one whose name is hidden.
             found.append(f"{place} is {'missing' if name not in sent else 'new'}")
     return _first(found)
 
 
 def _first(found: list[str | None]) -> str | None:
-    """Of all places, because each may have an id that is called otherwise now."""
+    """The first difference. All places were compared, because each may contain an id that has changed."""
     return next((words for words in found if words is not None), None)
 
 
@@ -125,5 +125,5 @@ def _same_text(recorded: str, sent: str, names: Names) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Without what is another one each time."""
+    """The text without the parts that differ each time."""
     return PATH.sub("<path>", RANDOM.sub("<id>", FOLDER.sub("<folder>", text)))

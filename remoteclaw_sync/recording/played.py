@@ -1,4 +1,4 @@
-"""Plays the process of a recorded live session: says what that said, and checks what it is sent."""
+"""Plays a process of a recorded live session: says what that process said, and checks what it is sent."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Played:
 
     Args:
         setup: of the process that would be started.
-        process: what was recorded of it.
-        speed: None without pauses, 1.0 with the recorded ones.
-        checks: whether what is sent has to be what was sent.
+        process: the recording of that process.
+        speed: None replays without pauses, 1.0 with the recorded ones.
+        checks: whether what is sent must match the recording.
         on_abort: called where the recorded turn was told to end.
-        on_steer: called with the recorded further words, where nobody has given them; None: somebody will.
+        on_steer: called with the recorded further words; None if the caller will give them.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class Played:
         self._on_abort = on_abort
         self._on_steer = on_steer
         self._news = threading.Condition(threading.RLock())
-        self._at = 0  # The step that comes next.
+        self._at = 0  # The next step.
         self._to_be_sent = [index for index, step in enumerate(self._steps) if step.kind == "in"]
-        self._given: set[int] = set()  # Further words.
-        self._turn = 0  # That has begun.
+        self._given: set[int] = set()  # The steps with further words that were given.
+        self._turn = 0  # The last turn that has begun.
         self._names = Names()
-        self._is_lenient = False  # The turn is being left: what is sent meanwhile depends on the moment.
-        self._heard_at = 0.0  # In the recording; and here:
+        self._is_lenient = False  # The turn is being left: what is sent then depends on the timing.
+        self._heard_at = 0.0  # The time of the last step, in the recording and here.
         self._heard = time.monotonic()
         self._due: float | None = None
         self._closed = False
@@ -69,7 +69,7 @@ class Played:
         self.pid: int | None = None
         self.heard_in_time = True
 
-    # --- as of a child ----------------------------------------------------------------------------------------
+    # --- the interface of a child -----------------------------------------------------------------------------
 
     @property
     def exit(self) -> Exit | None:
@@ -103,11 +103,11 @@ class Played:
             if isinstance(found, bytes):
                 return found
             if found is not None:
-                found()  # Without the lock: it goes through the session, which has one of its own.
+                found()  # Without the lock: it goes through the session, which has its own.
         return None
 
     def _next(self, until: float | None) -> bytes | Callable[[], None] | None:
-        """What comes next: a line, or something to be done; None: look again."""
+        """The next line, or something to be done first; None: call again."""
         step = self._steps[self._at] if self._at < len(self._steps) else None
         if step is None or step.kind == "end":
             self._end(step)
@@ -120,25 +120,25 @@ class Played:
 
     def begin_phase(self, phase: Phase, limits: Limits) -> None:
         self.phase = phase
-        # How long it may idle has gone by in the recording, if it has.
+        # If there was an idle timeout, the recording already contains its effect.
         is_turn = phase is Phase.TURN and limits.wall_clock is not None
         self._due = time.monotonic() + (limits.wall_clock or 0.0) if is_turn else None
 
     def pause_clock(self) -> None:
-        """It has none for silence."""
+        """Do nothing: there is no clock for silence."""
 
     def resume_clock(self) -> None:
-        """It has none for silence."""
+        """Do nothing: there is no clock for silence."""
 
     def expect_exit(self, expected: bool, linger: float | None = None) -> None:
-        """Its end is recorded."""
+        """Do nothing: the end is recorded."""
 
     def let_go(self) -> None:
         self.phase = Phase.ENDING
         self.request_end(EndReason.EXITED)
 
     def end_strays(self, strays: Strays) -> None:
-        """There are none."""
+        """Do nothing: there are none."""
 
     def request_end(self, reason: EndReason) -> None:
         self.ending.claim(reason)
@@ -158,14 +158,14 @@ class Played:
     # --- for the session --------------------------------------------------------------------------------------
 
     def begin_turn(self, number: int) -> None:
-        """What was recorded of this turn may be said from now on."""
+        """Allow what was recorded of this turn to be said from now on."""
         with self._news:
             self._turn = number
             self._is_lenient = False
             self._news.notify_all()
 
     def was_aborted(self) -> bool:
-        """Whether the recorded turn was told to end too, from here on; then anything may be sent until it has."""
+        """Whether the recorded turn was also told to end, from here on; then anything may be sent until it has."""
         with self._news:
             rest = (step for step in self._steps[self._at :] if step.turn == self._turn)
             found = self._is_lenient or any(step.kind == "abort" for step in rest)
@@ -175,7 +175,7 @@ class Played:
     # --- the recording ----------------------------------------------------------------------------------------
 
     def _pass(self, step: Step, until: float | None) -> Callable[[], None] | None:
-        """Go on to the next step, if this one allows it, or wait; or what has to be done first."""
+        """Move on to the next step if this one allows it, or wait; returns what has to be done first, if anything."""
         if step.kind == "in" and self._to_be_sent and self._to_be_sent[0] <= self._at:
             if self._checks and not self._is_lenient:
                 self._wait(until, self._missing(step))
@@ -188,10 +188,10 @@ class Played:
             self._wait(until, "the turn does not end where it ended in the recording")
             return None
         if step.kind == "steer" and self._on_steer is not None and self._at not in self._given:
-            return self._words(self._at)  # They had to wait until the turn could be interrupted for them.
+            return self._words(self._at)  # These words had to wait until the turn could be interrupted for them.
         self._at += 1
         if step.kind in ("in", "turn"):
-            self._heard_at, self._heard = step.at, time.monotonic()  # How long we took is not played again.
+            self._heard_at, self._heard = step.at, time.monotonic()  # Our own delays are not replayed.
         return self._on_abort if step.kind == "abort" and not self._is_lenient else None
 
     def _brings_words(self) -> bool:
@@ -207,7 +207,7 @@ class Played:
         return f"the recording has {kind_of(json.loads(step.value))!r} here, and nothing was sent"
 
     def _wait(self, until: float | None, complaint: str) -> None:
-        """For another thread. Raises TimeoutError if there is a limit; without one, patience ends in a complaint."""
+        """Wait for another thread. Raises TimeoutError at the limit; if there is none, complains after a while."""
         now = time.monotonic()
         give_up_at = now + PATIENCE if until is None else until
         limit = give_up_at if self._due is None else min(give_up_at, self._due)
@@ -221,7 +221,7 @@ class Played:
             self._complain(complaint)
 
     def _sleep_until(self, at: float, until: float | None) -> bool:
-        """Whether there is more to wait, having waited for a part of it. Raises TimeoutError."""
+        """Wait for part of the time; returns whether there is more to wait. Raises TimeoutError."""
         left = 0.0
         if self._speed is not None and not self._is_lenient:
             left = self._heard + (at - self._heard_at) / self._speed - time.monotonic()
@@ -237,7 +237,7 @@ class Played:
         return True
 
     def _said(self, step: Step) -> bytes | None:
-        """The line, with the names that things have now; None if it answers what nobody has asked."""
+        """The line, with the present ids; None if it answers a request that was not sent this time."""
         text = str(step.value)
         for before, after in self._names.texts.items():
             text = text.replace(before, after)
@@ -253,7 +253,7 @@ class Played:
         return raw(text) + (b"" if step.kind == "rest" else b"\n")
 
     def _end(self, step: Step | None) -> None:
-        """As the recorded one did, or without a word if the host died."""
+        """End as the recorded process did, or silently if the host died."""
         end = {} if step is None else step.value
         self.exit_code = end.get("exit_code")
         self.diagnostics = end.get("stderr", "")
@@ -278,7 +278,7 @@ class Played:
         note_ids(recorded, line, self._names)
 
     def _match_kind(self, line: dict[str, Any]) -> None:
-        """Find the next one of its kind in this turn, if there is one."""
+        """Find the next recorded line of this kind in this turn, if there is one."""
         for place, index in enumerate(self._to_be_sent):
             step = self._steps[index]
             if step.turn > self._turn:

@@ -18,7 +18,7 @@ from .cassette import Cassette
 
 
 class PlayedRun(Session):
-    """A session from a recording: its duration and its first warning are the recorded ones."""
+    """A session from a recording, with the recorded duration and the recorded first warning."""
 
     def __init__(self, agent: Agent, cassette: Cassette) -> None:
         super().__init__(agent)
@@ -30,13 +30,13 @@ class PlayedRun(Session):
 
 
 class ReplayedChild(ChildProcess):
-    """Ends for the recorded reason, but only after the consumer has read everything recorded until then."""
+    """Ends for the recorded reason, but only after the consumer has read everything that was recorded until then."""
 
     def __init__(self, setup: Setup, cassette: Cassette, speed: float | None) -> None:
         self._unheard = len(cassette.said)
         self._end = None if cassette.reason is EndReason.EXITED else cassette.reason
         if self._end is EndReason.CLOSED:
-            self._end = EndReason.ABORTED  # The recorded consumer left; the one listening now wants a `done`.
+            self._end = EndReason.ABORTED  # The recorded consumer left, but the present one wants a `done`.
         super().__init__(setup, functools.partial(_Tape, cassette, speed, self._end is not None))
 
     def receive(self, timeout: float | None = None) -> bytes | None:
@@ -61,7 +61,7 @@ class _Tape:
     ) -> None:
         self._cassette = cassette
         self._speed = speed
-        self._stays = stays  # Until it is ended, as the recorded child did.
+        self._stays = stays  # Runs until it is ended, as the recorded child did.
         self._events = events
         self._diagnostics = diagnostics
         self._position = 0
@@ -82,7 +82,7 @@ class _Tape:
             self._diagnostics(self._cassette.stderr.encode(errors="replace"))
 
     def send(self, data: bytes, *, last: bool) -> None:
-        """The recorded run has its answers already."""
+        """Do nothing: the answers are already in the recording."""
 
     def wait(self, timeout: float | None) -> None:
         said = self._cassette.said
@@ -98,7 +98,7 @@ class _Tape:
             self._events(said[self._position - 1].data)
 
     def _sleep_until(self, at: float, timeout: float | None) -> bool:
-        """Wait for a part of the time; returns whether there is more to wait."""
+        """Wait for part of the time; returns whether there is more to wait."""
         if self._speed is None:
             return False
         left = self._started_at + at / self._speed - time.monotonic()
@@ -121,20 +121,20 @@ class _Tape:
         return True
 
     def start_guard(self) -> None:
-        """There is nothing to guard."""
+        """Do nothing: there is nothing to guard."""
 
     def terminate(self) -> None:
         self.exited = True
-        self._woken.set()  # The supervisor waits once more before it looks.
+        self._woken.set()  # The supervisor waits once more before it checks.
 
     def kill(self) -> None:
         self.terminate()
 
     def end_strays(self, strays: Strays) -> None:
-        """There are none."""
+        """Do nothing: there are none."""
 
     def finish(self, *, drain: bool) -> int | None:
         return self._cassette.exit_code
 
     def forget_after_fork(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: it holds nothing."""

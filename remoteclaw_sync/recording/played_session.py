@@ -24,12 +24,12 @@ NOT_RECORDED = "this was not asked for in the recording"
 
 
 def recorded_approver(cassette: LiveCassette) -> RecordedApprover | None:
-    """Decides as the recorded caller did; None if there was none."""
+    """Decides as the recorded caller did; None if the recorded caller had no `approve`."""
     return RecordedApprover(cassette) if cassette.header.get("approver") else None
 
 
 class RecordedApprover:
-    """An `approve` that gives the recorded decisions."""
+    """An `approve` function that returns the recorded decisions."""
 
     def __init__(self, cassette: LiveCassette) -> None:
         self._decisions = cassette.decisions
@@ -47,8 +47,8 @@ class RecordedApprover:
 class PlayedSession(LiveSession):
     """A live session whose processes are recorded ones.
 
-    `checks`: the prompts and all that is sent have to be those of the recording. Otherwise it is only shown, with the
-    recorded prompts, and what the recorded caller did happens by itself.
+    With `checks`, the prompts and everything that is sent must match the recording. Without, it is only shown, with the
+    recorded prompts, and what the recorded caller did happens automatically.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class PlayedSession(LiveSession):
         return (len(prompt), check_of(prompt, salt)) == (recorded.length, recorded.check)
 
     def warm(self) -> None:
-        """There is nothing to wait for."""
+        """Do nothing: a recorded process need not be started."""
         with self._lock:
             self._check_free()
 
@@ -116,18 +116,18 @@ class PlayedSession(LiveSession):
         return transport
 
     def _abort_as_recorded(self) -> None:
-        """Also where the recorded consumer left: the one that listens now wants a `done`."""
+        """Abort where the recorded turn was aborted or its consumer left: the present consumer wants a `done`."""
         super().request_end(EndReason.ABORTED)
 
     def _steer_as_recorded(self, text: str) -> None:
-        self.steer(text, interrupt=True)  # Makes no difference where the CLI takes further words.
+        self.steer(text, interrupt=True)  # `interrupt` makes no difference where the CLI takes further words.
 
     def request_end(self, reason: EndReason) -> None:
         with self._lock:
             played, is_first = self._played, self._latch.reason is None
             if is_first and self._begun and played is not None and not played.was_aborted():
                 self._latch.claim(reason)
-                played.request_end(reason)  # In the recording it went on: nothing is known of an interrupt.
+                played.request_end(reason)  # The recorded turn continued, so the recording has no interrupt.
                 self._mismatch = f"turn {self._turn_number} was ended early"
             super().request_end(reason)
 

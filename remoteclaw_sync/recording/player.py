@@ -1,4 +1,4 @@
-"""Agents that are recordings."""
+"""Agents that play recordings."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .session_recorder import SessionRecorder
 
 
 class Player:
-    """An `Agent` (see engine/agent.py) with the dialect of a runtime, and no process of its own."""
+    """An `Agent` (see engine/agent.py) with a runtime's dialect and no process."""
 
-    most_restarts = 0  # The cassette holds the last start only.
+    most_restarts = 0  # The cassette holds only the last start.
     record: Recording | SessionRecorder | None = None
 
     def __init__(self, runtime: CLIRuntimeBase, header: Mapping[str, Any]) -> None:
@@ -42,7 +42,7 @@ class Player:
         self.timeout = timeout if isinstance(timeout, int | float) else None  # Only for an error message.
 
     def session_store(self, params: AgentExecuteParams) -> str | None:
-        return None  # Nobody writes to the session.
+        return None  # Nothing is written to the session.
 
     def native_schema(self, schema: Mapping[str, Any], from_start: bool) -> dict[str, Any] | None:
         return None
@@ -70,7 +70,7 @@ class Player:
         return None
 
     def other_places(self) -> list[str]:
-        return []  # This machine's are not the recorded one's.
+        return []  # This machine's places are not those of the recorded one.
 
 
 class RunPlayer(Player):
@@ -93,7 +93,7 @@ class RunPlayer(Player):
 
 
 class LivePlayer(Player):
-    """Plays the processes of a live session, which decides which one it is."""
+    """Plays the processes of a live session; the session chooses the current one."""
 
     def __init__(self, runtime: CLIRuntimeBase, cassette: LiveCassette) -> None:
         super().__init__(runtime, cassette.header)

@@ -1,7 +1,7 @@
 """Cassettes: what a CLI said in one run, in a file that `ReplayRuntime` can replay.
 
-A cassette is JSON lines: a header, then each raw line of the CLI with its time, then how it ended. It is written during
-the run (mode 0600), so if the host dies, the beginning is readable. It does not contain prompts or the values of
+A cassette is JSON lines: a header, then each raw line of the CLI with its time, then how the run ended. It is written
+during the run (mode 0600), so if the host dies, the beginning is readable. It does not contain prompts or the values of
 environment variables and arguments, even if the CLI repeats them in some form (see redaction/). It does contain
 everything else that the agent says and its tools print: look at a cassette before you share it.
 """
@@ -36,7 +36,7 @@ FLAG = re.compile(r"--?[A-Za-z][\w-]*")
 
 @attrs.frozen
 class Recording:
-    """Where to record, and whether to keep secrets out (`redact`). A folder gets a new file for each run."""
+    """Where to record, and whether to keep secrets out (`redact`). In a folder, each run gets a new file."""
 
     path: str | os.PathLike[str]
     redact: bool = True
@@ -49,7 +49,7 @@ class Recording:
         return Recorder(self.new_writer(provider), _header(params, launch, provider, cli_version, self.redact), scrub)
 
     def new_writer(self, provider: str | None) -> CassetteWriter:
-        """For one recording. Raises RunSetupError if the file cannot be written."""
+        """A writer for one recording. Raises RunSetupError if the file cannot be written."""
         try:
             return CassetteWriter(create(os.fsdecode(self.path), provider or "run"))
         except OSError as error:
@@ -58,7 +58,7 @@ class Recording:
 
 
 def as_recording(record: str | os.PathLike[str] | Recording | None) -> Recording | None:
-    """What the constructor option `record` means."""
+    """The value of the constructor option `record` as a Recording."""
     if record is None or isinstance(record, Recording):
         return record
     check_path("record", record)
@@ -68,7 +68,7 @@ def as_recording(record: str | os.PathLike[str] | Recording | None) -> Recording
 class Recorder:
     """Writes one cassette. Never raises, never stops the run.
 
-    The run's supervisor gives it the CLI's output, and the consumer, which may lag behind, adds what the parser
+    The run's supervisor passes it the CLI's output, and the consumer, which may lag behind, adds what the parser
     needs. The file is closed when both are done.
     """
 
@@ -97,14 +97,14 @@ class Recorder:
             self._unfinished.append(rest)
 
     def learned(self, facts: Mapping[str, Any]) -> None:
-        """Record something the parser needs that the CLI did not print. For the consumer's thread."""
+        """Record something that the parser needs but the CLI did not print. For the consumer's thread."""
         kept = json.dumps(facts)
         if self._scrub is not None:
             kept = self._scrub(kept)
         self._writer.write([{"t": self._writer.now(), "facts": json.loads(kept)}])
 
     def ended(self, reason: EndReason, exit_code: int | None, diagnostics: str, failure: SpawnFailure | None) -> None:
-        """Record how it ended."""
+        """Record how the run ended."""
         now = self._writer.now()
         held = [] if self._sieve is None else self._sieve.flush()
         entries = [{**entry, "line": line} for entry, line in held]
@@ -116,7 +116,7 @@ class Recorder:
         self._writer.write([*entries, {"t": now, "end": end}])
 
     def watching(self, launch: Launch) -> Launch:
-        """The launch of the child that is recorded."""
+        """The launch, with this recorder as the child's observer."""
         return attrs.evolve(launch, observer=self)
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class Recorder:
         self._part_is_over(ended=True)
 
     def heard(self) -> None:
-        """The consumer will not read any more."""
+        """The consumer will read no more."""
         self._part_is_over(heard=True)
 
     def _part_is_over(self, *, ended: bool = False, heard: bool = False) -> None:
@@ -140,7 +140,7 @@ class Recorder:
 
 
 def decoded(line: bytes) -> str:
-    """Bytes that are not UTF-8 become lone surrogates, which JSON can carry and which turn back into these bytes."""
+    """The line as text. Bytes that are not UTF-8 become lone surrogates, which JSON can carry; they can be undone."""
     return line.decode("utf-8", "surrogateescape")
 
 
@@ -157,7 +157,7 @@ def _header(
 
 
 def about_recording(version: int, provider: str | None) -> dict[str, Any]:
-    """What every header begins with."""
+    """The fields that every header begins with."""
     return {
         "cassette": version,
         "remoteclaw_sync": __version__,
@@ -191,7 +191,7 @@ def _redact_argument(argument: str) -> str:
 
 
 def to_hide(params: AgentExecuteParams, launch: Launch) -> tuple[list[str], list[Secret]]:
-    """The texts and the secrets that a recording of this must not contain."""
+    """The texts and the secrets that a recording of this run must not contain."""
     texts = [params.prompt, params.system_prompt or "", *texts_in(launch.stdin)]
     return texts, [*secrets_of_run(params, lambda: launch.env, launch.argv, every_value=True)]
 

@@ -26,16 +26,16 @@ DEFAULT_PROMPT = "(replay)"
 
 
 class ReplayRuntime(Verbs):
-    """Replays a cassette (see `record=` of the runtimes). Needs no CLI, no account and no network.
+    """Replays a cassette (see the runtimes' `record=`). Needs no CLI, no account and no network.
 
     It gives the events and the result of the recorded run, whatever the prompt; abort, deadline and leaving early work
-    as in a real run. Of a live run or session also what goes to the CLI is recorded: there the prompts have to be the
-    recorded ones (a run without a prompt is not checked). Any number of threads can share one instance.
+    as in a real run. The recording of a live run or session also contains what was sent to the CLI, so there the
+    prompts must be the recorded ones (a run without a prompt is not checked). Thread-safe.
 
     Args:
-        path: the cassette. Raises OSError or CassetteError (a ValueError) when it cannot be read.
+        path: the cassette. Raises OSError or CassetteError (a ValueError) if it cannot be read.
         speed: None replays without pauses, 1.0 with the recorded pauses, 2.0 twice as fast.
-        runtime: parses the lines, for a CLI of your own; by default the recorded provider's runtime.
+        runtime: parses the lines, for your own CLI; by default the recorded provider's runtime.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class ReplayRuntime(Verbs):
     def execute(
         self, params: AgentExecuteParams | str = DEFAULT_PROMPT, **fields: Unpack[RunFields]
     ) -> Generator[AgentEvent, None, None]:
-        """As `CLIRuntimeBase.execute`."""
+        """Like `CLIRuntimeBase.execute`."""
         return super().execute(params, **fields)
 
     def start(self, params: AgentExecuteParams | str = DEFAULT_PROMPT, **fields: Unpack[RunFields]) -> AgentRun:
-        """As `CLIRuntimeBase.start`."""
+        """Like `CLIRuntimeBase.start`."""
         return super().start(params, **fields)
 
     def run(
@@ -76,7 +76,7 @@ class ReplayRuntime(Verbs):
         repairs: int = 0,
         **fields: Unpack[RunFields],
     ) -> AgentRunResult:
-        """As `CLIRuntimeBase.run`. What was recorded cannot be repaired."""
+        """Like `CLIRuntimeBase.run`. A recorded answer cannot be repaired."""
         return super().run(params, check=check, repairs=repairs, **fields)
 
     def new_turn(self, params: AgentExecuteParams | str, fields: RunFields) -> Turn:
@@ -89,10 +89,10 @@ class ReplayRuntime(Verbs):
         return self._play(cassette, params, checks=params.prompt != DEFAULT_PROMPT).new_turn(params)
 
     def open_session(self, **fields: Unpack[SessionFields]) -> AgentSession:
-        """The recorded session again: its turns have to be asked for with the recorded prompts, in order.
+        """Replay the recorded session: its turns must be started with the recorded prompts, in order.
 
-        A turn that differs, in its prompt or in anything that goes to the CLI, ends with `REPLAY_MISMATCH`. Without
-        `approve` the recorded decisions are given. Raises UnsupportedOperationError for the recording of a run.
+        A turn whose prompt or anything else that is sent to the CLI differs ends with `REPLAY_MISMATCH`. Without
+        `approve` the recorded decisions are used. Raises UnsupportedOperationError for the recording of a run.
         """
         check_known("a session has no field", fields, SessionFields.__annotations__)
         cassette = self.cassette
@@ -104,9 +104,9 @@ class ReplayRuntime(Verbs):
         return AgentSession(self._play(cassette, params, checks=True))
 
     def turns(self) -> Iterator[AgentRun]:
-        """All that was recorded, to be shown: the run, or one turn of the session after the other.
+        """Everything that was recorded, for display: the run, or the turns of the session one after the other.
 
-        What the recorded caller did (approve, steer, abort) happens by itself.
+        What the recorded caller did (approve, steer, abort) happens automatically.
         """
         cassette = self.cassette
         if not isinstance(cassette, LiveCassette):

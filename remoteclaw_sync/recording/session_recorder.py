@@ -2,20 +2,20 @@
 
 Format 2. After the header each entry has its time and one of these:
 
-    start     a process: how it was started, and what its lines are read by
-    in        a line that it was sent
+    start     a process: how it was started, and what is needed to read its lines
+    in        a line that was sent to it
     out       a line that it wrote
     rest      what it wrote at its end without a newline
-    facts     further things that its lines are read by
+    facts     further things that are needed to read its lines
     turn      a prompt, as the caller gave it
-    steer     further words, after the line that brought them; or, where they need one, beside the interrupt
-    decision  what the caller said to a request for permission
+    steer     further words, after the line that carried them; or beside the interrupt, if they need one
+    decision  the caller's answer to a request for permission
     abort     the turn was told to end
-    over      it has ended
+    over      the turn has ended
     end       how the process ended
 
-As in format 1, prompts and secrets are left out, in both directions. Of a prompt there remain its length and one byte
-of a checksum: enough for a replay to notice most changes, and too little to guess it by.
+As in format 1, prompts and secrets are left out, in both directions. Of a prompt, only its length and one byte of a
+checksum are kept: enough for a replay to notice most changes, and too little to guess the prompt.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .recorder import Recording, about_launch, about_recording, decoded, texts_i
 from .writer import FIFO_PATIENCE, CassetteWriter
 
 FORMAT = 2
-# In lines that we send, all that these keys hold is the caller's: words, images, paths of images.
+# In lines that we send, everything under these keys comes from the caller: words, images, paths of images.
 OURS = USER_TEXT_KEYS | {"data", "developerInstructions", "instructions", "path", "system", "uri", "url"}
 
 MOST_BEFORE_START = 100
@@ -48,13 +48,13 @@ Entry = dict[str, Any]
 
 
 def check_of(text: str, salt: str) -> int:
-    """One byte that depends on all of a text."""
+    """One byte that depends on the whole text."""
     return hashlib.sha256((salt + text).encode(errors="surrogatepass")).digest()[0]
 
 
 @attrs.define(eq=False)
 class _Note:
-    """An entry on its way. `raw` is the line in it, which is looked through, and `key` its name there."""
+    """An entry waiting to be written. `raw` is its line, which is checked for secrets, and `key` its name there."""
 
     at: float
     entry: Entry
@@ -63,9 +63,9 @@ class _Note:
 
 
 class SessionRecorder:
-    """Writes one cassette of format 2. Never raises once it has begun, never stops a turn; for any thread.
+    """Writes one cassette of format 2. Once it has begun, it never raises and never stops a turn. Thread-safe.
 
-    The file is made when the first process is about to be started: only then is it known what is secret.
+    The file is created when the first process is about to be started: only then is it known what is secret.
     """
 
     def __init__(self, recording: Recording, *, is_session: bool, has_approver: bool, timeout: float | None) -> None:
@@ -75,8 +75,8 @@ class SessionRecorder:
         self._writer: CassetteWriter | None = None
         self._scrub: Scrubber | None = None
         self._sieve: Sieve[_Note] | None = None
-        # Whoever finds the lock free writes all that is there, also what others add meanwhile: nobody waits, and a
-        # signal handler that comes in the middle of it only adds.
+        # A thread that finds the lock free writes all waiting notes, including those that others add meanwhile. So
+        # nobody waits, and a signal handler that interrupts the writing only adds a note.
         self._notes: deque[_Note] = deque()
         self._lock = threading.Lock()
         self._unfinished: list[bytes] = []
@@ -86,7 +86,7 @@ class SessionRecorder:
     def start(
         self, params: AgentExecuteParams, launch: Launch, provider: str | None, cli_version: str | None
     ) -> ProcessRecorder:
-        """A process is about to be started. Raises RunSetupError if the file cannot be written."""
+        """Record that a process is about to be started. Raises RunSetupError if the file cannot be written."""
         with self._lock:
             self._learn(params, launch)
             if self._writer is None:
@@ -108,13 +108,13 @@ class SessionRecorder:
             self._scrub.learn(texts, hidden)
 
     def sent(self, data: bytes) -> None:
-        """These lines go to the process."""
+        """Record lines that are sent to the process."""
         for line in data.split(b"\n"):
             if line.strip():
                 self._note({}, "in", decoded(line))
 
     def said(self, chunk: bytes) -> None:
-        """These bytes came from it, and reach the consumer now."""
+        """Record bytes that came from the process and reach the consumer now."""
         head, newline, rest = chunk.rpartition(b"\n")
         if newline:
             for line in b"".join((*self._unfinished, head)).split(b"\n"):
@@ -124,11 +124,11 @@ class SessionRecorder:
             self._unfinished.append(rest)
 
     def learned(self, facts: Mapping[str, Any]) -> None:
-        """What its lines are read by and do not say."""
+        """Record something that is needed to read the process's lines but is not in them."""
         self._note({}, "facts", json.dumps(facts))
 
     def ended(self, exit: Exit) -> None:
-        """It is gone."""
+        """Record that the process is gone."""
         rest, self._unfinished = b"".join(self._unfinished), []
         if rest:
             self._note({}, "rest", decoded(rest))
@@ -140,16 +140,16 @@ class SessionRecorder:
     # --- turns ------------------------------------------------------------------------------------------------
 
     def turn(self, params: AgentExecuteParams) -> None:
-        """A turn begins."""
+        """Record that a turn begins."""
         self._note({}, "turn", params.prompt)
 
     def steered(self, text: str) -> None:
-        """It was given further words."""
+        """Record that the turn was given further words."""
         self._note({}, "steer", text)
 
     def decided(self, request: PermissionRequest, decision: Allow | Deny, *, has_reason: bool) -> None:
-        """The caller has answered. `has_reason`: the message is the caller's own, and not what stands for none; some
-        CLIs are told only the former, and so a replay has to know the latter."""
+        """Record the caller's answer. `has_reason`: the message is the caller's own and not the substitute for a
+        missing one. Some CLIs are told only the caller's own, so a replay has to know the substitute."""
         if isinstance(decision, Allow):
             said: Entry = {"id": request.id, "allow": True, "remember": decision.remember}
             given = {"input": decision.input, "answers": decision.answers}
@@ -160,17 +160,17 @@ class SessionRecorder:
         self._note({}, "decision", json.dumps(said))
 
     def aborted(self, reason: EndReason) -> None:
-        """It was told to end."""
+        """Record that the turn was told to end."""
         self._note({"abort": reason.name})
 
     def over(self) -> None:
-        """It has ended."""
+        """Record that the turn has ended."""
         self._note({"over": True})
 
     def close(self) -> None:
         """The session is closed. A second call does nothing."""
         writer = self._writer
-        # Not for ever: a signal handler may have come in the middle of writing. Then the writer closes itself.
+        # The wait is limited: a signal handler may have interrupted the writing. Then the writer closes itself.
         if writer is None or not self._lock.acquire(timeout=FIFO_PATIENCE):
             return
         try:
@@ -184,7 +184,7 @@ class SessionRecorder:
     def _note(self, entry: Entry, key: str = "", raw: str = "") -> None:
         self._notes.append(_Note(0.0 if self._writer is None else self._writer.now(), entry, key, raw))
         while self._writer is None and len(self._notes) > MOST_BEFORE_START:
-            self._notes.popleft()  # Of turns that never had a process.
+            self._notes.popleft()  # It belongs to a turn that never had a process.
         while self._notes and self._writer is not None and self._lock.acquire(blocking=False):
             try:
                 self._write_out(self._writer)
@@ -199,7 +199,7 @@ class SessionRecorder:
         writer.write(ready)
 
     def _look_through(self, note: _Note) -> list[tuple[_Note, str]]:
-        """What may be written now that this one has come, with the text of each."""
+        """The notes that may be written now that this one has arrived, each with its text."""
         scrub, sieve = self._scrub, self._sieve
         if note.key in ("turn", "steer"):
             if scrub is not None:
@@ -232,13 +232,14 @@ class SessionRecorder:
 
 
 class ProcessRecorder:
-    """What `RunSetup` holds of it for one process. The lines come by the transport, which sees both directions."""
+    """The recorder that `RunSetup` holds for one process. The lines come from the transport, which sees both
+    directions."""
 
     def __init__(self, session: SessionRecorder) -> None:
         self._session = session
 
     def watching(self, launch: Launch) -> Launch:
-        """Nothing has to be watched in the child."""
+        """Do nothing: the transport records the lines."""
         return launch
 
     def learned(self, facts: Mapping[str, Any]) -> None:
@@ -246,10 +247,10 @@ class ProcessRecorder:
         self._session.learned(facts)
 
     def close(self) -> None:
-        """The session goes on."""
+        """Do nothing: the session continues."""
 
     def heard(self) -> None:
-        """The session goes on."""
+        """Do nothing: the session continues."""
 
 
 def _complete(note: _Note, text: str) -> Entry:
@@ -267,7 +268,7 @@ def _complete(note: _Note, text: str) -> Entry:
 
 
 def _parsed(line: str) -> Entry:
-    """A line that we send."""
+    """The JSON object in a line that we send."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -276,9 +277,9 @@ def _parsed(line: str) -> Entry:
 
 
 def _hidden(value: Any, *, by_caller: bool) -> Any:
-    """The same without what the caller says in it."""
+    """The value without what the caller says in it."""
     if isinstance(value, dict):
-        is_request = "method" in value  # Then `path` is a matter of the protocol.
+        is_request = "method" in value  # Then `path` belongs to the protocol.
         return {
             name: _all_hidden(item)
             if name == "answers"

@@ -15,26 +15,26 @@ logger = logging.getLogger(__name__)
 
 MAX_CASSETTE_BYTES = 1024 * 1024 * 1024  # A larger one could not be replayed.
 MOST_UNWRITTEN = 16 * 1024 * 1024  # Buffered for the slow reader of a FIFO.
-FIFO_PATIENCE = 1.0  # Seconds that the end of a run waits for that reader.
+FIFO_PATIENCE = 1.0  # Seconds for which the end of a run waits for that reader.
 
 
 class CassetteWriter:
-    """Appends entries, a line of JSON each, to a descriptor that it owns. For any thread."""
+    """Appends entries, each a line of JSON, to a descriptor that it owns. Thread-safe."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        # Guards against a thread that writes while another one closes: a closed descriptor's number may be reused.
+        # So that no thread writes while another one closes: a closed descriptor's number may be reused.
         self._lock = threading.Lock()
         self._unwritten = b""  # What a FIFO has no room for yet.
         self._room = MAX_CASSETTE_BYTES
         self.started_at = time.monotonic()
 
     def now(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the recording began."""
         return round(time.monotonic() - self.started_at, 4)
 
     def write(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Append these."""
+        """Append these entries."""
         data = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
         with self._lock:
             if self._fd == -1:
@@ -48,7 +48,7 @@ class CassetteWriter:
             self._drain()
 
     def close(self) -> None:
-        """Nothing more will be written. Waits for the reader of a FIFO, but not for long."""
+        """Stop writing. Waits for the reader of a FIFO, but not for long."""
         give_up_at = time.monotonic() + FIFO_PATIENCE
         with self._lock:
             while self._unwritten and self._fd != -1 and (left := give_up_at - time.monotonic()) > 0:
@@ -57,7 +57,7 @@ class CassetteWriter:
             self._give_up()
 
     def __del__(self) -> None:
-        self._give_up()  # Whoever had to close it was interrupted.
+        self._give_up()  # The code that should have closed it was interrupted.
 
     def _drain(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The form of an agent's answer: what the model is told of it, and how its words are read."""
+"""The form of an agent's answer: what the model is told about it, and how its text is read."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .build import Schema, schema_of
 from .convert import ArgumentError, convert
 from .validate import copy_of_schema, problems, without_nulls
 
-ROOT = "answer"  # What the answer is called in messages.
-WRAPPER = "value"  # The field that holds an answer which is no object: the APIs want one at the top.
+ROOT = "answer"  # The answer's name in messages.
+WRAPPER = "value"  # The field that holds an answer that is not an object: the APIs require one at the top.
 
 INSTRUCTION = (
     "{prompt}\n\n"
@@ -31,21 +31,21 @@ REPAIR = (
 FENCED = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
 OPENING = re.compile(r"[{\[]")
 DEFINITIONS = ("$defs", "definitions")
-VALUES = ("enum", "const", "default", "examples")  # What they hold is no part of a schema.
+VALUES = ("enum", "const", "default", "examples")  # They hold plain values, which are not schemas.
 MAX_ATTEMPTS = 2_000  # Braces tried in a text that is not JSON as a whole.
 QUOTED = 200  # Characters of an answer that a message quotes.
 
 
 @attrs.frozen
 class AnswerFormat:
-    """What an answer has to be.
+    """The required form of an answer.
 
     Args:
         hint: the type of the value; None if there is only a schema.
         bare: the schema of the value.
-        schema: of the answer, an object in any case.
-        wrapped: the value is a field of that object.
-        native: the schema in the form that the CLI takes; None if it is told in words.
+        schema: the schema of the answer, which is always an object.
+        wrapped: whether the value is a field of that object.
+        native: the schema in the form that the CLI accepts; None if the model is told in words.
     """
 
     hint: Any
@@ -92,11 +92,11 @@ class AnswerFormat:
             if self.hint is not str:
                 raise
         if self.hint is str:
-            return said  # Any text is one, also without quotes.
+            return said  # Any text is a string, even without quotes.
         raise ArgumentError(f"{ROOT}: expected JSON, got {_quoted(said)}")
 
     def _meant(self, found: list[Any]) -> Any:
-        """The last of the values in a text; of those, rather an object of the right kind than a "[1]" after it."""
+        """The last value in a text, but an object of the right kind takes precedence over a later "[1]"."""
         objects = [value for value in found if isinstance(value, dict) and (not self.wrapped or WRAPPER in value)]
         return (objects or found)[-1]
 
@@ -104,11 +104,11 @@ class AnswerFormat:
         """The value, given the JSON of the answer. Raises ArgumentError."""
         try:
             if not (self.wrapped and isinstance(found, dict) and set(found) == {WRAPPER}):
-                return self._value(found)  # Many models leave the wrapper away.
+                return self._value(found)  # Many models leave out the wrapper.
             try:
                 return self._value(found[WRAPPER])
             except ArgumentError:
-                with contextlib.suppress(ArgumentError):  # The value may be an object with such a field.
+                with contextlib.suppress(ArgumentError):  # The value itself may be an object with such a field.
                     return self._value(found)
                 raise
         except RecursionError:
@@ -119,7 +119,7 @@ class AnswerFormat:
             try:
                 return convert(found, self.hint, ROOT)
             except ArgumentError as error:
-                # The schema tells of all that is wrong, the conversion of the first.
+                # The schema reports everything that is wrong, the conversion only the first problem.
                 wrong = problems(found, self.bare, ROOT) or [str(error)]
         else:
             found = without_nulls(found, self.bare) if self.native is not None else found
@@ -140,7 +140,7 @@ def _with_object_at_the_top(schema: Schema) -> tuple[Schema, bool]:
 
 
 def _moved(part: Any) -> Any:
-    """The schema with its references as they are when all but the definitions is the schema of a field."""
+    """The schema with its references adjusted to its new place: all but the definitions becomes a field's schema."""
     if isinstance(part, list):
         return [_moved(item) for item in part]
     if not isinstance(part, dict):
@@ -153,7 +153,7 @@ def _moved(part: Any) -> Any:
 
 
 def _closed(part: Any) -> Any:
-    """The schema of a type, with objects that have no further fields."""
+    """The schema of a type, with objects that allow no further fields."""
     if isinstance(part, list):
         return [_closed(item) for item in part]
     if not isinstance(part, dict):
@@ -165,7 +165,7 @@ def _closed(part: Any) -> Any:
 
 
 def _json_in(text: str) -> list[Any]:
-    """The JSON value that a text is, or that is in its last block of code, or else all those in it."""
+    """The JSON value that a text consists of, or that is in its last block of code, or else all JSON values in it."""
     for candidate in (text, *reversed(FENCED.findall(text))):
         try:
             return [_parsed(candidate)]

@@ -29,13 +29,13 @@ from .plain import plain
 
 Schema = dict[str, Any]
 
-DEEPEST = 8  # Times that a class is written out within itself: it would never end.
-SMALL = 500  # Parts of a schema; one with more of them is written out less deeply.
-LARGEST = 20_000  # Parts. No model reads more.
+DEEPEST = 8  # How often a class is written out within itself: without a limit it would never end.
+SMALL = 500  # Parts of a schema; one with more parts is written out less deeply.
+LARGEST = 20_000  # Parts. No model reads more than this.
 
 
 class _TooLarge(Exception):
-    """The schema has more parts than it may have."""
+    """The schema has more parts than allowed."""
 
 
 def object_schema(fields: Iterable[Field], *, closed: bool) -> Schema:
@@ -50,7 +50,7 @@ def schema_of(hint: Any) -> Schema:
 
 
 def without_references(schema: Mapping[str, Any]) -> Schema:
-    """The same schema with what its `$ref`s lead to in their places; beyond some depth anything goes."""
+    """The same schema with each `$ref` replaced by its target; beyond some depth anything is allowed."""
     definitions = schema.get("$defs", {})
     written = _as_small_as_needed(lambda writer: writer.written_out(schema, definitions, ()))
     written.pop("$defs", None)
@@ -58,7 +58,7 @@ def without_references(schema: Mapping[str, Any]) -> Schema:
 
 
 def _as_small_as_needed(write: Callable[[_Writer], Any]) -> Schema:
-    """Classes that contain each other several times grow with each level; the deeper ones are left out then."""
+    """Classes that contain each other several times grow with each level; then the deeper levels are left out."""
     for deepest in range(DEEPEST, 1, -1):
         try:
             return dict(write(_Writer(deepest, SMALL)))
@@ -71,7 +71,7 @@ def _as_small_as_needed(write: Callable[[_Writer], Any]) -> Schema:
 
 
 class _Writer:
-    """Writes a schema; `around` are the classes that a part is within."""
+    """Writes a schema; `around` are the classes that enclose a part."""
 
     def __init__(self, deepest: int, most_parts: int) -> None:
         self._deepest = deepest
@@ -182,7 +182,7 @@ def _choice(values: tuple[Any, ...]) -> Schema:
 
 
 def _check_key(hint: Any) -> None:
-    """Raise TypeError for the key of a mapping that cannot be written as a string."""
+    """Raise TypeError if the keys of a mapping cannot be written as strings."""
     bare, _ = unwrapped(hint)
     if is_union(bare):
         for member in get_args(bare):

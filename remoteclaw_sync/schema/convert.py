@@ -1,4 +1,4 @@
-"""From JSON values to what a type says they are. Messages are for the model that gave the value."""
+"""From JSON values to values of a type. Messages are for the model that gave the value."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def convert_fields(values: Mapping[str, Any], fields: list[Field], where: str, *
     if unknown and closed:
         raise ArgumentError(f"{where}unknown: {', '.join(unknown)}; known are: {', '.join(by_name) or 'none'}")
     converted: dict[str, Any] = {}
-    # A Literal goes first: it tells the members of a union apart, before all that is in them has been tried.
+    # A Literal comes first: it tells the members of a union apart before everything in them has been tried.
     for name in sorted(values, key=lambda name: name not in by_name or not _is_literal(by_name[name].hint)):
         field, value = by_name.get(name), values[name]
         if field is None:
@@ -63,12 +63,12 @@ def _is_literal(hint: Any) -> bool:
 
 
 def _may_be_left_out(field: Field) -> bool:
-    """Whether null means the same as nothing. Models say null where an API has them fill in every field."""
+    """Whether null means the same as leaving the field out. Models send null where an API makes them fill in all."""
     return not field.required and (field.default is None or not allows_none(field.hint))
 
 
 def convert(value: Any, hint: Any, where: str) -> Any:
-    """A JSON value as this type. Raises ArgumentError if it does not fit."""
+    """The JSON value as this type. Raises ArgumentError if it does not fit."""
     hint, _ = unwrapped(hint)
     if hint in (Any, object):
         return value
@@ -113,7 +113,7 @@ def _convert_plain(value: Any, hint: Any, where: str) -> Any:
 
 
 def _convert_decimal(value: Any, where: str) -> decimal.Decimal:
-    """Of a number its shortest form: 19.99, and not the fraction nearest to it."""
+    """A number is read from its shortest form: 19.99, and not the float nearest to it."""
     _check(isinstance(value, str | int | float) and not isinstance(value, bool), value, where, "a number")
     try:
         read = decimal.Decimal(str(value))
@@ -144,10 +144,10 @@ def _convert_union(value: Any, members: tuple[Any, ...], where: str) -> Any:
 
 
 def _distance(value: Any, hint: Any) -> int:
-    """How little a member of a union says of this value: of those that fit, the nearest is meant.
+    """How far a member of a union is from this value: of those that fit, the closest is meant.
 
-    3 stays an int and does not become a float, a date is a date though it is also a text, and an object with these
-    very fields goes before one that has others, too.
+    3 stays an int and does not become a float, a date is a date although it is also a text, and for an object the class
+    with exactly these fields precedes one that has others, too.
     """
     if hint in (Any, object):
         return 4
@@ -180,7 +180,7 @@ def _convert_mapping(value: Mapping[str, Any], args: tuple[Any, ...], where: str
 
 
 def _convert_key(key: str, hint: Any, where: str) -> Any:
-    """JSON has strings as keys; a number is written in one."""
+    """JSON keys are strings, so a number is written as one."""
     bare, _ = unwrapped(hint)
     if is_union(bare):
         return _convert_union_key(key, get_args(bare), where)
@@ -198,7 +198,7 @@ def _convert_key(key: str, hint: Any, where: str) -> Any:
 
 
 def _convert_union_key(key: str, members: tuple[Any, ...], where: str) -> Any:
-    """Text is what is left when it is nothing else."""
+    """A key is a text only if it is nothing else."""
     reasons = []
     for member in sorted(members, key=lambda member: _distance(key, unwrapped(member)[0])):
         try:
@@ -210,7 +210,7 @@ def _convert_union_key(key: str, members: tuple[Any, ...], where: str) -> Any:
 
 def _convert_pydantic(value: Any, hint: Any, where: str) -> Any:
     try:
-        return hint.model_validate_json(json.dumps(value))  # As JSON: a strict model takes a date as a string there.
+        return hint.model_validate_json(json.dumps(value))  # In JSON, even a strict model takes a date as a string.
     except Exception as error:  # noqa: BLE001 - pydantic's own, or what a validator of the model raises
         raise ArgumentError(f"{where}: {_reason(error)}") from error
 
@@ -229,7 +229,7 @@ def _convert_enum(value: Any, hint: type[enum.Enum], where: str) -> Any:
         if isinstance(value, bool):
             raise
         try:
-            return hint(value)  # Some have names of their own for a value, or combine them.
+            return hint(value)  # Some enums accept other names for a value, or combine values.
         except Exception:  # noqa: BLE001 - also what its `_missing_` raises
             pass
         raise
@@ -250,14 +250,14 @@ def _convert_object(value: Any, hint: Any, where: str) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Why a class refused its values. ValueErrors are written for people; of a KeyError the name is half of it."""
+    """Why a class refused its values. ValueErrors are written for people; a KeyError needs its name."""
     if isinstance(error, ValueError | TypeError):
         return str(error)
     return ": ".join(filter(None, (type(error).__name__, str(error))))
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two JSON values are the same: 1 is 1.0, but not true."""
+    """Whether two JSON values are equal: 1 equals 1.0, but not true."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, list) and isinstance(other, list):
@@ -274,11 +274,11 @@ def _check(fits: bool, value: Any, where: str, expected: str) -> Any:
 
 
 def one_of(values: tuple[Any, ...]) -> str:
-    """The choices there are, in words."""
+    """The choices, in words."""
     return f"one of {', '.join(map(repr, values))}"
 
 
 def shown(value: Any) -> str:
-    """A value as a message quotes it."""
+    """The value as quoted in a message."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

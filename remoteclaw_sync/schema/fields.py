@@ -1,4 +1,4 @@
-"""Types, taken apart: the fields of a class, the members of a union, what is behind `Annotated`."""
+"""Takes types apart: the fields of a class, the members of a union, what is behind `Annotated`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ LISTS: dict[Any, Callable[[list[Any]], Any]] = {
 SETS = (set, frozenset, collections.abc.Set)
 MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 PLAIN: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
-DECIMAL = decimal.Decimal  # A number, or a string of digits: a float has not room for all of them.
+DECIMAL = decimal.Decimal  # A number, or a string of digits, because a float cannot hold all of them.
 PATHS = (pathlib.Path, pathlib.PurePath, os.PathLike)
-# Written as a string: how it is read, and its format.
+# Types written as strings: how each is read, and its format.
 FROM_STRING: dict[Any, tuple[Callable[[str], Any], str | None]] = {
     datetime.datetime: (datetime.datetime.fromisoformat, "date-time"),
     datetime.date: (datetime.date.fromisoformat, "date"),
@@ -41,7 +41,7 @@ FROM_STRING: dict[Any, tuple[Callable[[str], Any], str | None]] = {
     pathlib.PurePath: (pathlib.PurePath, None),
     os.PathLike: (pathlib.Path, None),
 }
-# The default of a field of a class: what it is, the class knows. None among its values stays one of them.
+# Stands for the default of a class's field, which only the class knows. Not None, so that a given null stays a value.
 OF_THE_CLASS = object()
 TYPE_ALIAS: Any = getattr(typing, "TypeAliasType", ())  # `type X = ...`, from Python 3.12 on.
 
@@ -75,12 +75,12 @@ def unwrapped(hint: Any) -> tuple[Any, str]:
 
 
 def is_union(hint: Any) -> bool:
-    """Whether it is `A | B` or `Union[A, B]`."""
+    """Whether the type is `A | B` or `Union[A, B]`."""
     return get_origin(hint) in (Union, types.UnionType)
 
 
 def without_none(hint: Any) -> Any:
-    """A union without its None; any other type as it is."""
+    """A union without its None; any other type unchanged."""
     members = tuple(member for member in get_args(hint) if member is not types.NoneType)
     return Union[members] if is_union(hint) else hint  # noqa: UP007
 
@@ -96,12 +96,12 @@ def allows_none(hint: Any) -> bool:
 
 
 def is_pydantic(hint: Any) -> bool:
-    """Whether it is a pydantic model, known by its methods: pydantic itself need not be there."""
+    """Whether the type is a pydantic model. Recognised by its methods: pydantic itself need not be installed."""
     return isinstance(hint, type) and hasattr(hint, "model_json_schema") and hasattr(hint, "model_validate")
 
 
 def is_named_tuple(hint: Any) -> bool:
-    """Whether it is a NamedTuple; as JSON it is an object, like other classes."""
+    """Whether the type is a NamedTuple; as JSON it is an object, like other classes."""
     return isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields")
 
 
@@ -109,7 +109,7 @@ def fields_of(hint: Any) -> list[Field] | None:
     """The fields of a dataclass, an attrs class, a TypedDict or a NamedTuple; None for anything else."""
     if typing.is_typeddict(hint):
         hints = _hints_of(hint)
-        # Not by __required_keys__ alone: under "from __future__ import annotations" it misses NotRequired.
+        # Not by __required_keys__ alone: with "from __future__ import annotations" it misses NotRequired.
         marks = {typing.Required: True, typing.NotRequired: False}
         required = hint.__required_keys__
         needed = {name: marks.get(get_origin(kind), name in required) for name, kind in hints.items()}
@@ -150,12 +150,12 @@ def fields_of(hint: Any) -> list[Field] | None:
 
 
 def _hints_of(cls: Any) -> dict[str, Any]:
-    """The type hints of a class. Raises TypeError if names in them cannot be found."""
+    """The type hints of a class. Raises TypeError if a name in them cannot be found."""
     try:
         return typing.get_type_hints(cls, include_extras=True)
     except NameError:
-        pass  # A class within a function does not see itself under its name, nor the function's other classes.
-    if cls.__dict__.get("__attrs_types_resolved__") is not None:  # The caller has told attrs what they are.
+        pass  # A class within a function sees neither itself under its name nor the function's other classes.
+    if cls.__dict__.get("__attrs_types_resolved__") is not None:  # The caller has resolved them with attrs.
         return {field.name: field.type for field in attrs.fields(cls)}
     try:
         return typing.get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)

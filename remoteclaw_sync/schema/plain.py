@@ -1,4 +1,4 @@
-"""From Python values to JSON values: the way back of `convert`."""
+"""From Python values to JSON values: the reverse of `convert`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .fields import is_named_tuple, is_pydantic
 
 
 def plain(value: Any) -> Any:
-    """This value as JSON types: classes become objects, enums their values, dates ISO 8601."""
+    """The value as JSON types: classes become objects, enums their values, dates ISO 8601."""
     if isinstance(value, enum.Enum):
         return plain(value.value)
     if value is None or isinstance(value, str | int | float):
@@ -43,7 +43,7 @@ def plain(value: Any) -> Any:
 
 
 def key_of(key: Any) -> str:
-    """This value as the key of an object."""
+    """The value as the key of an object."""
     written = plain(key)
     return written if isinstance(written, str) else json.dumps(written)
 

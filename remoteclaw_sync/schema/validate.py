@@ -1,6 +1,6 @@
-"""Whether a JSON value fits a JSON schema: the words that models' APIs know, and references within the schema.
+"""Checks a JSON value against a JSON schema: the keywords that models' APIs know, and references within the schema.
 
-Words that are not known here are ignored, as the standard has it.
+Keywords that are not known here are ignored, as the standard requires.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from .convert import equal, one_of, shown
 
 MAX_PROBLEMS = 10
-MAX_DEPTH = 200  # A schema may lead to itself.
+MAX_DEPTH = 200  # A schema may refer to itself.
 
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "object": ("an object", lambda value: isinstance(value, dict)),
@@ -29,7 +29,7 @@ _TEXTS = frozenset({"$ref", "title", "description", "format"})
 _MAY_BE_NEGATIVE = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _SIZES = _MAY_BE_NEGATIVE | {"multipleOf", "minLength", "maxLength", "minItems", "maxItems"}
 _SIZES |= {"minProperties", "maxProperties"}
-# Escapes that are the same in all kinds of regular expressions, and groups that only group.
+# Escapes that mean the same in all kinds of regular expressions, and groups that only group.
 _COMMON = re.compile(r"(?:[^\\(]|\\[dDwWsSbB.^$*+?()\[\]{}|/\\nrt]|\((?!\?)|\(\?:)*", re.DOTALL)
 _WITH_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _WITH_SCHEMA = ("items", "additionalProperties", "not", "propertyNames", "contains", "if", "then", "else")
@@ -37,7 +37,7 @@ _WITH_NAMED_SCHEMAS = ("properties", "patternProperties", "dependentSchemas", "$
 
 
 def copy_of_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema as the model gets it, which nobody else can change. Raises ValueError, as `check_schema` does."""
+    """A copy of the schema, as the model gets it, that nobody else can change. Raises what `check_schema` raises."""
     try:
         copy = json.loads(json.dumps(dict(schema), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
@@ -48,7 +48,7 @@ def copy_of_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_schema(schema: Any) -> None:
-    """Raise ValueError for what cannot be a JSON schema, or cannot be used here."""
+    """Raise ValueError for something that is not a JSON schema or cannot be used here."""
     try:
         json.dumps(schema, allow_nan=False)
         _check_part(schema, "the schema")
@@ -118,7 +118,7 @@ def _references(part: Any) -> Iterator[str]:
 
 
 def _found(root: Any, reference: str) -> list[Any]:
-    """What a reference leads to, in a list; an empty one if that is nothing, or outside."""
+    """What a reference leads to, in a list; empty if the target does not exist or is outside the schema."""
     place = root
     if reference != "#" and not reference.startswith("#/"):
         return []
@@ -134,12 +134,12 @@ def _found(root: Any, reference: str) -> list[Any]:
 
 
 def problems(value: Any, schema: Any, where: str) -> list[str]:
-    """All that is wrong with a value, as sentences for the model that gave it; nothing if it fits."""
+    """Everything that is wrong with a value, as sentences for the model that gave it; empty if it fits."""
     return _Check(schema).of(value, schema, where, 0)[:MAX_PROBLEMS]
 
 
 class _Check:
-    """Of one value, by the schema that references start from."""
+    """The check of one value; `root` is the schema in which references are looked up."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -150,8 +150,8 @@ class _Check:
             return []
         if schema is False:
             return [f"{where}: nothing is allowed here"]
-        # Each pair once: with alternatives that lead to each other it would be twice as often on each level. A schema
-        # that is met again while it is being checked says nothing more.
+        # Each pair is checked once: alternatives that lead to each other would double the work on each level. A schema
+        # that is met again while it is being checked reports nothing more.
         pair = (id(value), where, id(schema))
         if pair not in self._known:
             self._known[pair] = []
@@ -263,7 +263,7 @@ def _is_multiple(value: float, step: float) -> bool:
     try:
         return abs(value / step - round(value / step)) <= 1e-9
     except OverflowError:
-        return True  # Of a number of that size nobody can tell.
+        return True  # For a number of this size it cannot be decided.
 
 
 def _strings(value: Any, schema: Mapping[str, Any], where: str) -> Iterator[str]:
@@ -290,7 +290,7 @@ def _is_number(value: Any) -> bool:
 
 
 def without_nulls(value: Any, schema: Any) -> Any:
-    """The value without fields that are null instead of left out: some APIs have a model fill in every field."""
+    """The value without fields that are null instead of left out: some APIs make a model fill in every field."""
     return _WithoutNulls(schema).of(value, schema, 0)
 
 
@@ -309,7 +309,7 @@ class _WithoutNulls:
         return self._of_list(value, schema, depth) if isinstance(value, list) else self._of_fields(value, schema, depth)
 
     def _of_alternatives(self, value: Any, alternatives: list[Any], depth: int) -> Any:
-        """Which of them is meant shows when the nulls are gone."""
+        """Which alternative is meant is clear only without the nulls."""
         for inner in alternatives:
             attempt = self.of(value, inner, depth + 1)
             if not self._problems(attempt, inner):

@@ -37,15 +37,15 @@ __all__ = ["FakeAnswer", "FakeCall", "FakeCli", "ReplayRuntime", "ToolCall", "fa
 
 @attrs.frozen
 class FakeAnswer:
-    """What a fake CLI does when it is run.
+    """What a fake CLI does when it runs.
 
     Args:
         text: the answer.
         tools: tools that it calls before it answers.
-        error: the run fails, with this message.
+        error: makes the run fail, with this message.
         session_id: by default a fixed one, or the one that the run resumes.
         lines: these lines (JSON objects, or raw text) instead of all of the above.
-        stderr: what it prints there first.
+        stderr: what it prints on stderr before anything else.
         exit_code: by default 1 with `error`, else 0.
         delay: seconds before each line.
         hang: after its lines (without the last one, if they are made from the above) it prints nothing and never exits.
@@ -62,7 +62,7 @@ class FakeAnswer:
     hang: bool = attrs.field(default=False, kw_only=True)
 
     def _plan(self, fake: Fake) -> dict[str, Any]:
-        """The same as plain data, for the program."""
+        """The answer as plain data, for the program."""
         session_id = self.session_id or fake.session_id
         if self.lines is not None:
             lines = [line if isinstance(line, str) else json.dumps(line) for line in self.lines]
@@ -83,8 +83,8 @@ class FakeAnswer:
 
 @attrs.frozen
 class FakeCall:
-    """How a fake CLI was run: its arguments, its stdin (the prompt), its folder and its environment. For each turn of a
-    live session there is one."""
+    """How a fake CLI was run: its arguments, its stdin (the prompt), its folder and its environment. A live session has
+    one for each turn."""
 
     argv: tuple[str, ...]
     stdin: str
@@ -93,7 +93,7 @@ class FakeCall:
 
 
 class FakeCli:
-    """A program that acts as a CLI. `path` is where it is, `folder` what to put on PATH."""
+    """A program that acts as a CLI. `path` is where it is, `folder` is what to put on PATH."""
 
     def __init__(self, folder: str, path: str, calls: str) -> None:
         self.folder = folder
@@ -109,14 +109,14 @@ class FakeCli:
             with open(os.path.join(self._calls, name), encoding="utf-8") as file:
                 text = file.read()
             if not text:
-                continue  # It is being written.
+                continue  # The file is still being written.
             call = json.loads(text)
             found.append(FakeCall(tuple(call["argv"]), call["stdin"], call["cwd"], call["env"]))
         return found
 
 
-# Runs under `python -I -S`, where starting takes a few milliseconds. A resumed run keeps its session id. One that stays
-# (a live session) gives an answer for each line that is a prompt, and says yes to each that is a request.
+# Runs with `python -I -S`, which starts in a few milliseconds. A resumed run keeps its session id. A program that stays
+# (a live session) answers each line that is a prompt, and confirms each line that is a request.
 PROGRAM = """\
 import json, os, re, sys, time
 
@@ -187,7 +187,7 @@ def write_fake_cli(
     plans = [_as_answer(answer)._plan(fake) for answer in answers or (FakeAnswer("OK"),)]
     with open(f"{path}.py", "w", encoding="utf-8") as file:
         file.write(PROGRAM.format(data=json.dumps([plans, calls, facts_of(provider).tested, fake.resumed, fake.stays])))
-    # By way of the shell: a #! line holds neither a space nor more than 127 bytes.
+    # Started through the shell: a #! line can hold neither a space nor more than 127 bytes.
     with open(path, "w", encoding="utf-8") as file:
         file.write(
             textwrap.dedent(f"""\
@@ -217,7 +217,7 @@ def _fake_cli(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., F
 
 try:
     import pytest
-except ImportError:  # Everything else here works without.
+except ImportError:  # Everything else here works without it.
     pass
 else:
     fake_cli = pytest.fixture(name="fake_cli")(_fake_cli)

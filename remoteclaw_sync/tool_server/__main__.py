@@ -1,4 +1,4 @@
-"""`python -m remoteclaw_sync.tool_server`: the relay, for those who start it by hand. CLIs start `relay.py` itself."""
+"""`python -m remoteclaw_sync.tool_server`: the relay, to be started by hand. CLIs start `relay.py` itself."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What a docstring says about a function and its parameters, in Google, NumPy or Sphinx style."""
+"""Reads the descriptions of a function and its parameters from a docstring in Google, NumPy or Sphinx style."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SPHINX = re.compile(r":param(?:eter)?\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)")
 
 
 def describe(docstring: str | None) -> tuple[str, dict[str, str]]:
-    """The text before the first section, and what is said about each parameter."""
+    """The text before the first section, and the description of each parameter."""
     lines = inspect.cleandoc(docstring or "").split("\n")
     summary: list[str] = []
     for line in lines:
@@ -49,7 +49,7 @@ def _sectioned(lines: list[str]) -> dict[str, str]:
 
 
 def _body(lines: list[str], *, indented: bool) -> list[str]:
-    """The lines of a section: Google indents them, NumPy goes on to the next title."""
+    """The lines of a section: Google style indents them, in NumPy style they end at the next title."""
     body = []
     for line in lines:
         if line.strip() and (not line.startswith(" ") if indented else bool(_SECTION.match(line))):

@@ -1,4 +1,4 @@
-"""Tools with which an agent can reach people itself, and a record of what it did with them."""
+"""Tools with which an agent can contact people itself, and a record of what it did with them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CRON_TOOL = "cron"
 
 @attrs.frozen(kw_only=True)
 class OutgoingMessage(Value):
-    """A message the agent wants sent. `to` is None for the conversation it is in."""
+    """A message that the agent wants to send. `to` is None for the conversation it is in."""
 
     text: str = ""
     media_urls: tuple[str, ...] = attrs.field(default=(), converter=as_tuple)
@@ -30,7 +30,7 @@ class OutgoingMessage(Value):
 
 @attrs.frozen(kw_only=True)
 class CronJob(Value):
-    """Something the agent wants done later: a prompt at times given by a schedule."""
+    """Something that the agent wants done later: a prompt, at times given by a schedule."""
 
     schedule: str
     prompt: str
@@ -43,13 +43,13 @@ class CronJob(Value):
 class GatewayTools:
     """Gives an agent the tools `message` and `cron`, backed by the caller's functions.
 
-    A function is called in a thread of the host, perhaps several times at once. Its return value (if not None) goes to
-    the model. If it raises, the tool call fails and nothing is recorded.
+    Each function is called in a thread of the host, perhaps several times at once. Its return value (if not None) is
+    passed to the model. If it raises, the tool call fails and nothing is recorded.
 
     Args:
-        send_message: sends an OutgoingMessage. Without it the agent has no tool `message`.
-        add_cron: takes a CronJob. Without it the agent has no tool `cron`.
-        provider, to, thread_id, account_id: the conversation the agent is in, where its messages go by default.
+        send_message: sends an OutgoingMessage. Without it the agent has no `message` tool.
+        add_cron: takes a CronJob. Without it the agent has no `cron` tool.
+        provider, to, thread_id, account_id: the conversation the agent is in, to which its messages go by default.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class GatewayTools:
         self._thread_id = thread_id
         self._account_id = account_id
         self._lock = threading.Lock()
-        self._sent: list[tuple[OutgoingMessage, bool]] = []  # With whether it went to this conversation.
+        self._sent: list[tuple[OutgoingMessage, bool]] = []  # True if it was sent to this conversation.
         self._cron_adds = 0
 
     def bind(
@@ -86,7 +86,7 @@ class GatewayTools:
         )
 
     def tools(self) -> Iterable[Tool]:
-        """The tools there is a function for."""
+        """The tools for which there is a function."""
         if self._send_message is not None:
             yield tool(self._message, name=MESSAGE_TOOL)
         if self._add_cron is not None:

@@ -1,7 +1,7 @@
 """The server's side of the Model Context Protocol, for tools: JSON-RPC lines in, JSON-RPC lines out (wire/jsonrpc.py).
 
-It is fed lines and never connected: no socket, no thread. We offer only tools, so every other request gets "no such
-method".
+It is fed lines and does no input or output: no socket, no thread. We offer only tools, so every other request gets "no
+such method".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .._version import __version__
 from ..wire.jsonrpc import METHOD_NOT_FOUND, Called, Peer, RequestId, Told
 from .tools import Tool
 
-# Newest first. For tools over stdio they say the same.
+# Newest first. For tools over stdio they are identical.
 PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 
 PARSE_ERROR = -32700
@@ -40,8 +40,8 @@ class Protocol:
     """One connection. `send` and `start_call` may be called from any thread that calls `receive`.
 
     Args:
-        adds_objects: a result that is JSON, but not an object, is sent as structured content too. Most clients show
-            their model that instead of the text.
+        adds_objects: send a result that is JSON, but not an object, as structured content too. Most clients show
+            that to their model instead of the text.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Protocol:
             self._fail(None, INVALID_REQUEST, "an id must be a string or an integer")
         elif isinstance(heard, Told):
             self._notice(heard)
-        elif "id" in message and "result" not in message and "error" not in message:  # Answers we ignore: we never ask.
+        elif "id" in message and "result" not in message and "error" not in message:  # Answers: ignored, we never ask.
             self._fail(message["id"], INVALID_REQUEST, "a request needs a method")
 
     def _request(self, asked: Called, params: Any) -> None:
@@ -131,7 +131,7 @@ class Protocol:
         self._start_call(tool, arguments, respond)
 
     def _close(self, ident: Any) -> bool:
-        """Whether this call still needed an answer; from now on it does not."""
+        """Mark a call as answered. Returns whether it still needed an answer."""
         with self._lock:
             if not isinstance(ident, int | str) or ident not in self._open:
                 return False
@@ -148,7 +148,7 @@ class Protocol:
 
     def _speak(self) -> None:
         said = self._peer.take()
-        if said:  # Otherwise another thread has just sent it, with its own.
+        if said:  # Otherwise another thread has already sent it, with its own.
             self._send(said)
 
 
@@ -169,7 +169,7 @@ def tool_result(value: Any) -> Message:
 
 
 def _structured(result: Message) -> Message:
-    """What of the result is JSON, but not an object, as an object."""
+    """If the result is JSON but not an object, an object with it as structured content."""
     try:
         value = json.loads(result["content"][0]["text"])
     except (LookupError, TypeError, ValueError, RecursionError):
@@ -192,7 +192,7 @@ def _without_surrogates(text: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """For json.dumps: types that it does not know."""
+    """For json.dumps: the plain form of types that it does not know."""
     if callable(to_dict := getattr(value, "to_dict", None)):
         return to_dict()
     if attrs.has(type(value)):

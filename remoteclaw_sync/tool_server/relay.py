@@ -1,6 +1,6 @@
 """The MCP server as an agent CLI sees it: a pipe from its stdin and stdout to the host's private socket.
 
-Started as a script under `python -I -S`, not as a module: importing the package would take longer than everything done
+Started as a script with `python -I -S`, not as a module: importing the package would take longer than everything done
 here. It needs only the socket's path and the token, and both are in the environment.
 """
 
@@ -9,15 +9,15 @@ import os
 import sys
 
 try:
-    import _socket as socket  # What `socket` is built on; that one imports enough to double the time to start.
+    import _socket as socket  # The basis of `socket`, which imports so much that it doubles the start time.
 except ImportError:
     import socket  # type: ignore[no-redef]
 
 SOCKET_VARIABLE = "REMOTECLAW_GATEWAY_SOCKET"
 TOKEN_VARIABLE = "REMOTECLAW_GATEWAY_TOKEN"
-# Set where the CLI takes JSON in a text for structured content, which then has to be an object.
+# Set if the CLI takes JSON in a text as structured content, which must then be an object.
 OBJECTS_VARIABLE = "REMOTECLAW_GATEWAY_OBJECTS"
-OBJECTS_WORD = " objects"  # Said after the token.
+OBJECTS_WORD = " objects"  # Sent after the token.
 BLOCK = 1 << 16
 
 
@@ -33,7 +33,7 @@ def main() -> int:
     except OSError as error:
         return _complain(f"the host cannot be reached: {error.strerror}", 1)
     finished: list[bool] = []
-    # A thread for each direction, so that neither side can make the other wait.
+    # One thread per direction, so that neither side can make the other wait.
     _thread.start_new_thread(_pump_stdin, (host, finished))
     try:
         while data := host.recv(BLOCK):

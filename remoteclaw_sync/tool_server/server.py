@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 
 SERVER_NAME = "remoteclaw"
 DEFAULT_CALL_TIMEOUT = 60.0  # Seconds. The CLIs are configured to wait longer (the runtime's `tool_timeout`).
-HELLO_TIMEOUT = 10.0  # Seconds for a connection to send its token.
+HELLO_TIMEOUT = 10.0  # Seconds that a connection has to send its token.
 LONGEST_HELLO = 256
-CALLS_GRACE = 1.0  # Seconds for calls in progress when the run ends, such as a message that is just being sent.
+CALLS_GRACE = 1.0  # Seconds for calls in progress when the run ends, such as a message that is being sent.
 JOIN_TIMEOUT = 5.0
 LONGEST_SOCKET_PATH = 100  # Bytes; the kernel's limit is 104 or 108.
 SOCKET_NAME = "s"
@@ -42,15 +42,15 @@ OTHER_BASES = ("/tmp", "/var/tmp")
 
 
 class Gateway:
-    """Python functions as an MCP server, for as long as the context lasts.
+    """Python functions as an MCP server, open during the `with` block.
 
         with Gateway([lookup_order]) as gateway:
             runtime.run("Where is order 17?", mcp_servers=gateway.mcp_servers())
 
     The CLI starts a small relay, which connects to a socket in a folder of mode 0700 and authenticates with this
     gateway's token, which it gets in its environment. Any number of relays may connect. Functions run in threads of
-    this process, in the context (contextvars) in which the gateway was opened. On leaving, socket and folder are
-    removed; a function that is still running continues, but its result is dropped.
+    this process, in the context (contextvars) in which the gateway was opened. At the end of the block, socket and
+    folder are removed; a function that is still running continues, but its result is dropped.
 
     Args:
         tools: functions, `tool(...)`s, or GatewayTools.
@@ -77,7 +77,7 @@ class Gateway:
         try:
             listener.open()
         except BaseException:
-            listener.stop()  # Interrupted: the listener removes whatever it has made or still makes.
+            listener.stop()  # If interrupted, the listener removes whatever it has created or is still creating.
             raise
         self._listener = listener
         return self
@@ -93,17 +93,17 @@ class Gateway:
         return self._calls_made
 
     def mcp_server(self) -> McpServerConfig:
-        """The server to name in a run's `mcp_servers`. Only while the gateway is open."""
+        """The server to put into a run's `mcp_servers`. Available only while the gateway is open."""
         if self._listener is None:
             raise RuntimeError("the gateway is not open; use it as a context manager")
         if not sys.executable:
             raise RuntimeError("there is no Python to start the relay with (sys.executable is empty)")
         env = {relay.SOCKET_VARIABLE: self._listener.path, relay.TOKEN_VARIABLE: self._token}
-        # A script and not "-m": importing the package takes several times as long as the relay itself.
+        # A script rather than "-m": importing the package takes several times as long as the relay itself.
         return McpServerConfig(sys.executable, ("-I", "-S", os.path.abspath(relay.__file__)), env)
 
     def mcp_servers(self, others: Mapping[str, McpServerConfig] | None = None) -> dict[str, McpServerConfig]:
-        """The same as a mapping, with these other servers. Raises ValueError if one has this gateway's name."""
+        """A mapping with this server and these others. Raises ValueError if another has this gateway's name."""
         if others and SERVER_NAME in others:
             raise ValueError(f"the mcp_servers name {SERVER_NAME!r} is taken by the Python tools")
         return {**(others or {}), SERVER_NAME: self.mcp_server()}
@@ -136,17 +136,17 @@ class Gateway:
             self._connections.add(connection)
         try:
             connection.start()
-        except RuntimeError as error:  # No more threads: this relay is refused, others may still connect.
+        except RuntimeError as error:  # No more threads: this relay is refused, but others may still connect.
             logger.warning("a relay's connection was refused: %s", error)
             self.forget(connection)
             client.close()
 
     def admits(self, token: bytes) -> bool:
-        """Whether this is the gateway's token. Takes the same time for a wrong one."""
+        """Whether this is the gateway's token. The comparison takes the same time for a wrong one."""
         return hmac.compare_digest(token, self._token.encode())
 
     def forget(self, connection: _Connection) -> None:
-        """A connection has ended."""
+        """Remove a connection that has ended."""
         with self._lock:
             self._connections.discard(connection)
 
@@ -204,11 +204,11 @@ class _Connection:
         self._thread.join(JOIN_TIMEOUT)
 
     def close(self) -> None:
-        """Wake whoever reads or writes; the reading thread closes the socket."""
+        """Wake the threads that read or write; the reading thread closes the socket."""
         try:
             self._client.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # The other side was first.
+            pass  # The other side has already closed.
 
     def _serve(self) -> None:
         try:
@@ -226,7 +226,7 @@ class _Connection:
             self._gateway.forget(self)
 
     def _admitted(self) -> tuple[bytes, bool] | None:
-        """The bytes after the right token, and whether results have to be objects too; None for a wrong token."""
+        """The bytes after the token, and whether results must also be objects; None if the token is wrong."""
         self._client.settimeout(HELLO_TIMEOUT)
         hello = b""
         while b"\n" not in hello:
@@ -257,10 +257,10 @@ class _Connection:
 
 
 class _Listener:
-    """A socket in a folder only this user can enter, and the thread that accepts on it.
+    """A socket in a folder that only this user can enter, and the thread that accepts connections on it.
 
-    The thread makes and removes both, so that an exception in the thread that opens or closes a gateway (Ctrl-C) cannot
-    leave anything behind.
+    The thread creates and removes both, so that an exception in the thread that opens or closes a gateway (Ctrl-C)
+    cannot leave anything behind.
     """
 
     def __init__(self, on_client: Callable[[socket.socket], None], on_end: Callable[[], None]) -> None:
@@ -277,7 +277,7 @@ class _Listener:
         self.path = ""
 
     def open(self) -> None:
-        """Begin. Raises what went wrong."""
+        """Start listening. Raises any failure to do so."""
         self._thread.start()
         self._opened.wait()
         if self._failure is not None:
@@ -300,7 +300,7 @@ class _Listener:
         folder = None
         try:
             folder = _private_folder()
-            # Also at the interpreter's exit, when a daemon thread has the gateway open.
+            # Also needed at interpreter exit, when a daemon thread still has the gateway open.
             weakref.finalize(self, files.remove, folder)
             wake, listening = self._listen(os.path.join(folder, SOCKET_NAME))
             self._opened.set()
@@ -361,7 +361,8 @@ def _private_folder() -> str:
 
 
 def folder_for_sockets() -> str | None:
-    """Where gateways put their folders: the temporary folder, or another one if that path is too long for a socket."""
+    """The folder in which gateways create theirs: the temporary folder, or another if its path is too long for a
+    socket."""
     for base in (tempfile.gettempdir(), *OTHER_BASES):
         if files.longest_folder(base) + 1 + len(SOCKET_NAME) <= LONGEST_SOCKET_PATH and os.path.isdir(base):
             return base

@@ -17,13 +17,13 @@ from ..schema.convert import convert_fields
 from ..schema.fields import Field
 from .docstrings import describe
 
-# Names that all models' APIs accept; some CLIs put "mcp__<server>__" in front.
+# Names that all models' APIs accept; some CLIs prepend "mcp__<server>__".
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @attrs.frozen
 class Tool:
-    """A function and what a model needs to know about it. Made by `tool()`."""
+    """A function and what a model needs to know about it. Created by `tool()`."""
 
     name: str
     description: str
@@ -40,7 +40,7 @@ class Tool:
 
 @runtime_checkable
 class ToolSource(Protocol):
-    """Something that brings several tools, like GatewayTools."""
+    """Something that provides several tools, like GatewayTools."""
 
     def tools(self) -> Iterable[Tool]: ...
 
@@ -55,12 +55,12 @@ def tool(
     description: str | None = None,
     timeout: float | None = None,
 ) -> Tool:
-    """This function as a tool: name, description and parameters from its signature, type hints and docstring.
+    """Make a function a tool: its name, description and parameters come from signature, type hints and docstring.
 
     Args:
         function: called with keyword arguments, in a thread of the host, perhaps several times at once.
-        name: instead of the function's own.
-        description: instead of what its docstring says before the first section.
+        name: replaces the function's own name.
+        description: replaces the text before the first section of the docstring.
         timeout: seconds for one call, instead of the gateway's limit.
 
     Raises TypeError for a function that cannot be called with JSON, and ValueError for a name that models' APIs refuse.
@@ -111,7 +111,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 def _parameters(
     function: Callable[..., Any], inner: Callable[..., Any], name: str, said: Mapping[str, str]
 ) -> tuple[list[Field], bool]:
-    """The parameters a model can give, and whether there are no others (no `**kwargs`)."""
+    """The parameters that a model can give, and whether there are no others (no `**kwargs`)."""
     annotated = inner if inspect.isroutine(inner) else type(inner).__call__
     try:
         hints = typing.get_type_hints(annotated, include_extras=True)

@@ -1,4 +1,4 @@
-"""An agent in a web request: its events as a stream that a browser reads, and that ends when the visitor leaves.
+"""An agent in a web request: its events as a stream that a browser reads and that ends when the visitor leaves.
 
     from remoteclaw_sync.web import flask_stream
 
@@ -6,7 +6,7 @@
     def ask():
         return flask_stream(runtime.start(request.json["prompt"]))
 
-Knows no web framework; `flask_stream()` and `django_stream()` import theirs when they are called.
+Does not depend on any web framework; `flask_stream()` and `django_stream()` import theirs when they are called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files of the chat page: public, and nothing but what comes with this package."""
+"""The files of the chat page. They are public and contain only what comes with this package."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def _read() -> dict[str, tuple[str, bytes]]:
     return found
 
 
-FILES = _read()  # By name: type and content.
+FILES = _read()  # By name: content type and content.
 
-# Nothing that an agent says could run or load, if it got in: scripts and styles are files of this server, and text
-# cannot become markup or script at all (Trusted Types).
+# If an agent's text got into the page, it could not run or load anything: scripts and styles are files of this server,
+# and text cannot become markup or script at all (Trusted Types).
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "

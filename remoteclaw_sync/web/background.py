@@ -1,6 +1,6 @@
 """Reads a run's events in a separate thread, so that a consumer can wait for the next one with a time limit.
 
-An iterator blocks in `next()` for as long as the agent is silent, which is exactly when heartbeats are due.
+An iterator blocks in `next()` for as long as the agent is silent, which is exactly when heartbeats are needed.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class Source(Protocol):
         """The next item; "silence" if none came in time, "end" after the last."""
 
     def close(self) -> None:
-        """Nobody wants more."""
+        """Stop: no more items are wanted."""
 
 
 def as_run(events: Iterable[AgentEvent]) -> Iterator[AgentEvent]:
-    """The run behind these events, if there is one, because another thread can end a run while it is waited for."""
+    """The run behind these events, if there is one, because another thread can end it during a wait."""
     # A generator that waits in one thread cannot be closed by another; its run can.
     return run_of(events) or iter(events)
 
 
 class Overheard(Iterator[AgentEvent]):
-    """A run whose result somebody is told before its consumer has it. In all else it is the run."""
+    """A run that passes its result to a function before its consumer gets it. Otherwise it behaves like the run."""
 
     def __init__(self, events: Iterable[AgentEvent], on_done: OnDone) -> None:
         self.run = as_run(events)
@@ -66,7 +66,7 @@ class Overheard(Iterator[AgentEvent]):
         if isinstance(event, AgentDoneEvent):
             try:
                 self._on_done(event.result)
-            except Exception as error:  # noqa: BLE001 - the site's own function; the visitor has the answer all the same
+            except Exception as error:  # noqa: BLE001 - the site's own function; the visitor still gets the answer
                 logger.error("on_done raised %s", type(error).__name__)
         return event
 
@@ -75,7 +75,7 @@ class Overheard(Iterator[AgentEvent]):
 
 
 def items(events: Iterable[AgentEvent]) -> Generator[Item, None, None]:
-    """Number and encode them. Always ends with a `done`, even if the iterator raises or leaves it out."""
+    """Number and encode the events. Always ends with a `done`, even if the iterator raises or leaves it out."""
     number = 0
     finished = False
     try:
@@ -86,7 +86,7 @@ def items(events: Iterable[AgentEvent]) -> Generator[Item, None, None]:
             if finished:
                 return
     except Exception as error:  # noqa: BLE001 - a visitor must see an end
-        # Without its message, which may quote a secret.
+        # Without the original message, which may quote a secret.
         logger.error("the events of a stream raised %s", type(error).__name__)
         failure = AgentErrorEvent(f"the events ended with {type(error).__name__}", STREAM_FAILED)
         yield from ending(number, failure)
@@ -97,7 +97,7 @@ def items(events: Iterable[AgentEvent]) -> Generator[Item, None, None]:
 
 
 def ending(number: int, *errors: AgentErrorEvent) -> Iterator[Item]:
-    """The events after that number, for a run that did not come to its own `done`."""
+    """The last events, after that number, for a run that did not send its own `done`."""
     subtype: ErrorSubtype = "crash" if errors else "incomplete"
     last: tuple[AgentEvent, ...] = (*errors, AgentDoneEvent(AgentRunResult(error_subtype=subtype)))
     for event in last:
@@ -106,12 +106,12 @@ def ending(number: int, *errors: AgentErrorEvent) -> Iterator[Item]:
 
 
 def item_of(number: int, event: AgentEvent) -> Item:
-    """An event under its number."""
+    """An event with its number."""
     return Item(number, event.type, as_json(event_dict(event)))
 
 
 class Channel:
-    """A bounded queue that either side can close; waiting costs nothing."""
+    """A bounded queue that either side can close. Waiting does not poll."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -120,7 +120,7 @@ class Channel:
         self._closed = False
 
     def put(self, item: Item) -> bool:
-        """Waits while the queue is full. False if nobody wants the item any more."""
+        """Waits while the queue is full. Returns False if the item is no longer wanted."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._items) < WAITING_EVENTS)
             if not self._closed:
@@ -174,7 +174,7 @@ class Pump:
         return self._channel.get(timeout)
 
     def close(self) -> None:
-        """End the run and wait, with a limit, until nothing of it is left. From any thread; may be called twice.
+        """End the run and wait, for a limited time, until nothing of it is left. Thread-safe; may be called twice.
 
         Does nothing in a forked copy: the run is the parent's, and a lock may have been held at the fork.
         """

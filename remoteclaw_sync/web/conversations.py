@@ -1,7 +1,7 @@
-"""What the chat page's owner has talked about with agents: who asked what, and in which session of which CLI.
+"""The chat page's conversations with agents: which prompts were sent, and in which session of which CLI.
 
-One JSON file per conversation, in a private folder. The words of the agents are not in it; they are in the files of the
-runs (see `journal`).
+One JSON file per conversation, in a private folder. It does not contain the agents' output, which is in the files of
+the runs (see `journal`).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class UnknownConversationError(RemoteClawError, LookupError):
 
 @attrs.define
 class AskedTurn:
-    """A prompt, and what the stream of its run does not say.
+    """A prompt, and what the stream of its run does not contain.
 
     Args:
-        further: what was said while the agent worked: how many events there were by then, and the words.
+        further: the words added while the agent worked, each with the number of events there were by then.
         answers: what was decided, by the ids of the requests.
         tools: when each tool call began and ended, in seconds since the turn began.
     """
@@ -46,7 +46,7 @@ class AskedTurn:
     prompt: str
     provider: str
     images: list[str] = attrs.field(factory=list)
-    run_id: str = ""  # Until it has one, nobody sees the turn.
+    run_id: str = ""  # While it is empty, the turn is not shown.
     began: float = attrs.field(factory=time.time)
     further: list[tuple[int, str]] = attrs.field(factory=list)
     answers: dict[str, str] = attrs.field(factory=dict)
@@ -55,7 +55,7 @@ class AskedTurn:
 
 @attrs.define
 class Conversation:
-    """Turns with one agent, or with several by turns: each CLI knows its own session only."""
+    """Turns with one agent, or with several in alternation: each CLI knows only its own session."""
 
     id: str
     title: str
@@ -68,13 +68,13 @@ class Conversation:
     is_running: bool = False
 
     def summary(self) -> dict[str, Any]:
-        """What a list of conversations shows, and the run of the last turn."""
+        """What a list of conversations shows, plus the run of the last turn."""
         found = attrs.asdict(self, filter=lambda attribute, _: attribute.name not in ("turns", "sessions"))
         return {**found, "run_id": self.turns[-1].run_id if self.turns else ""}
 
 
 class Conversations:
-    """All of them, for any thread."""
+    """All conversations. Thread-safe."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -83,18 +83,18 @@ class Conversations:
         self._known = {one.id: one for one in self._stored()}
 
     def list(self) -> list[dict[str, Any]]:
-        """Their summaries, the latest first."""
+        """The summaries of all conversations, the most recent first."""
         with self._lock:
             return [one.summary() for one in sorted(self._known.values(), key=lambda one: one.changed, reverse=True)]
 
     def details(self, conversation_id: str) -> dict[str, Any]:
-        """Everything about one, as JSON values. Raises UnknownConversationError."""
+        """Everything about a conversation, as JSON values. Raises UnknownConversationError."""
         with self._lock:
             found = attrs.asdict(self._find(conversation_id))
             return {**found, "turns": [turn for turn in found["turns"] if turn["run_id"]]}
 
     def session_id(self, conversation_id: str, provider: str) -> str | None:
-        """What the CLI resumes with."""
+        """The session that the CLI resumes."""
         with self._lock:
             return self._find(conversation_id).sessions.get(provider)
 
@@ -115,7 +115,7 @@ class Conversations:
             return conversation.id
 
     def began(self, conversation_id: str, turn: AskedTurn, run_id: str) -> None:
-        """The turn has its run."""
+        """Note the run of a turn."""
 
         def note(_: Conversation) -> None:
             turn.run_id = run_id
@@ -123,7 +123,7 @@ class Conversations:
         self._change(conversation_id, note)
 
     def not_begun(self, conversation_id: str) -> None:
-        """There is no run after all. A conversation without any turn is forgotten."""
+        """Undo `begin`: the run could not be started. A conversation without any turn is forgotten."""
         with self._lock:
             conversation = self._find(conversation_id)
             conversation.is_running = False
@@ -132,11 +132,11 @@ class Conversations:
                 del self._known[conversation_id]
 
     def change(self, conversation_id: str, **settings: Any) -> None:
-        """Take other settings, or another title."""
+        """Change settings, or the title."""
         self._change(conversation_id, lambda one: self._set(one, settings))
 
     def delete(self, conversation_id: str) -> Conversation:
-        """Forget it; returns what was known."""
+        """Forget a conversation; returns what was known about it."""
         with self._lock:
             conversation = self._find(conversation_id)
             del self._known[conversation_id]
@@ -147,15 +147,15 @@ class Conversations:
             return conversation
 
     def note_answer(self, run_id: str, request_id: str, answer: str) -> None:
-        """For somebody who looks at it later."""
+        """Store a decision, to show it when the conversation is opened later."""
         self._note(run_id, lambda turn: turn.answers.update({request_id: answer}))
 
     def note_further(self, run_id: str, events: int, text: str) -> None:
-        """The same, for words that were said while the agent worked."""
+        """Store words that were added while the agent worked, for the same purpose."""
         self._note(run_id, lambda turn: turn.further.append((events, text)))
 
     def watch(self, conversation_id: str, turn: AskedTurn, run: Iterable[AgentEvent]) -> WatchedRun:
-        """The run, of which the session's id, the end and the times of tool calls will be known here."""
+        """Wrap the run, so that the session's id, the end and the times of tool calls are recorded here."""
 
         def ended(result: AgentRunResult | None) -> None:
             def note(conversation: Conversation) -> None:
@@ -170,7 +170,7 @@ class Conversations:
 
         return WatchedRun(run, turn.tools, ended)
 
-    # --- behind it ------------------------------------------------------------------------------------------
+    # --- internals ------------------------------------------------------------------------------------------
 
     def _find(self, conversation_id: str) -> Conversation:
         try:
@@ -202,7 +202,7 @@ class Conversations:
         return os.path.join(self._folder, conversation_id + SUFFIX)
 
     def _store(self, conversation: Conversation) -> None:
-        """Whole or not at all. A disk that is full costs the list, not the run."""
+        """Write the file, as a whole or not at all. A full disk costs the stored list, but not the run."""
         path = self._path(conversation.id)
         try:
             with open(os.open(path + ".new", os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600), "w") as file:
@@ -226,7 +226,7 @@ class Conversations:
 
 
 class WatchedRun(Iterator[AgentEvent]):
-    """A run whose end is told to somebody, once, and of whose tool calls the times are noted. Else it is the run."""
+    """A run that reports its end, once, and records the times of its tool calls. Otherwise it behaves like the run."""
 
     def __init__(
         self,

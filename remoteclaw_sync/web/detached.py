@@ -1,4 +1,4 @@
-"""The runs that web requests have started, so that any thread or worker can abort one or continue listening."""
+"""The runs that web requests have started, so that any thread or worker can abort them or continue listening."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ logger = logging.getLogger(__name__)
 FOLDER_NAME = "remoteclaw-sync-runs"
 FOLDER_VARIABLE = "REMOTECLAW_SYNC_RUNS"  # The folder that the workers of a site share.
 RETENTION = 900.0  # Seconds for which an ended run can still be read: a phone that slept in a pocket reconnects.
-MAX_BYTES = 64 << 20  # Of one run's events. Even a long day of an agent's work is under 10 MB.
-# How often a follower checks whether another worker has written: soon after an event, and ever less often in silence.
+MAX_BYTES = 64 << 20  # For one run's events. Even a long day of an agent's work is under 10 MB.
+# How often a follower checks whether another worker has written: soon after an event, less and less often in silence.
 FIRST_POLL_SECONDS = 0.01
 POLL_SECONDS = 0.1
-ORDER_POLL_SECONDS = 0.25  # How often a worker with live runs checks whether another worker wants something of them.
+ORDER_POLL_SECONDS = 0.25  # How often a worker with live runs checks for orders from other workers.
 
 
 class Runs:
     """A registry of runs, shared by the workers of one machine through a private folder.
 
     Args:
-        folder: where (default: `$REMOTECLAW_SYNC_RUNS`, else one per user in the temporary folder).
+        folder: where the runs are kept (default: `$REMOTECLAW_SYNC_RUNS`, else one per user in the temporary folder).
         retention: seconds for which an ended run can be read again; older ones are deleted when the next run starts.
-        max_bytes: limit for one detached run's events; a run that says more is aborted.
+        max_bytes: limit for one detached run's events; a run that exceeds it is aborted.
         max_live: how many runs of this process may be live at once (default: any number); beyond it,
             TooManyRunsError is raised.
     """
@@ -60,7 +60,7 @@ class Runs:
             check_size("max_live", max_live)
         self._given = None if folder is None else os.fspath(folder)
         self._lock = threading.Lock()
-        self._orders = threading.Lock()  # Each is carried out once.
+        self._orders = threading.Lock()  # So that each order is carried out once.
         self._live: dict[str, _Live] = {}
         self._watcher: threading.Thread | None = None
         self._wake = threading.Event()
@@ -68,12 +68,12 @@ class Runs:
 
     @property
     def folder(self) -> RunFolder:
-        """Looked up on each use, so that a site can set the variable after importing us."""
+        """Looked up on each use, so that a site can set the variable after importing this package."""
         named = self._given or os.environ.get(FOLDER_VARIABLE)
         return RunFolder(named) if named else folder_of_this_user()
 
     def start(self, events: Iterable[AgentEvent]) -> RunHandle:
-        """Let a run continue by itself: a thread writes its events to a file, whether or not anybody listens."""
+        """Let a run continue on its own: a thread writes its events to a file, whether or not anybody listens."""
         run_id = new_run_id()
         folder = self.folder
         live = self._enter(run_id, as_run(events), folder, KEPT)
@@ -91,14 +91,14 @@ class Runs:
         return resumed(self, last_event_id)
 
     def __iter__(self) -> Iterator[RunHandle]:
-        """All runs that are live now, in any worker."""
+        """All live runs, in any worker."""
         for run_id in self.folder.run_ids():
             handle = RunHandle(self, run_id)
             if handle.live:
                 yield handle
 
     def abort_all(self) -> None:
-        """Abort the runs of this process and wait, with a limit, until they have ended: for a server that stops."""
+        """Abort the runs of this process and wait, for a limited time, until they have ended. For a stopping server."""
         with self._lock:
             mine = list(self._live.values())
         for live in mine:
@@ -110,7 +110,7 @@ class Runs:
     # --- for this package -----------------------------------------------------------------------------------
 
     def watch(self, run_id: str, run: Any) -> Callable[[], None]:
-        """Register a visitor's own run for as long as it lives; returns the function to call at its end."""
+        """Register a visitor's own run while it lives; returns the function to call at its end."""
         live = self._enter(run_id, run, self.folder, UNKEPT)
         return lambda: self._leave(live)
 
@@ -119,7 +119,7 @@ class Runs:
         return self._live.get(run_id)
 
     def is_live(self, run_id: str) -> bool:
-        """Whether a living worker has it."""
+        """Whether a living worker has the run."""
         try:
             return is_written(self.folder.find(run_id))
         except UnknownRunError:
@@ -132,11 +132,11 @@ class Runs:
             raise NotAskedError(NOT_ASKED)
 
     def asks(self, run_id: str) -> list[Mapping[str, Any]]:
-        """The permission requests of another worker's run that are open, as JSON."""
+        """The open permission requests of another worker's run, as JSON."""
         return self.folder.asks(run_id)
 
     def follow(self, run_id: str, after: int) -> Follower:
-        """Its events after that number: those already written, and those still to come."""
+        """The run's events after that number: those already written and those still to come."""
         return Follower(self, self.folder, run_id, after)
 
     def _enter(self, run_id: str, run: Any, folder: RunFolder, suffix: str) -> _Live:
@@ -152,7 +152,7 @@ class Runs:
 
     def _leave(self, live: _Live) -> None:
         if live.owner != os.getpid():
-            return  # In a forked copy: the run, and the files that make it known, belong to the parent.
+            return  # In a forked copy: the run, and the files that announce it, belong to the parent.
         live.folder.forget(live.run_id)
         live.finish()
         with self._lock:
@@ -170,7 +170,7 @@ class Runs:
         self._watcher = None
 
     def _watch(self) -> None:
-        """Carry out what other workers ask for. Runs only while there are runs."""
+        """Carry out what other workers ask for. Runs only while this process has live runs."""
         wake = self._wake
         while not wake.wait(ORDER_POLL_SECONDS):
             self._carry_out_orders()
@@ -235,7 +235,7 @@ class _Live(LocalRun):
 
 
 class Follower:
-    """A stream's source that follows a run. Closing it does not affect the run."""
+    """The source of a stream that follows a run. Closing it does not affect the run."""
 
     def __init__(self, runs: Runs, folder: RunFolder, run_id: str, after: int) -> None:
         self._reader = JournalReader(folder, run_id, after)
@@ -287,8 +287,8 @@ class Follower:
 def folder_of_this_user() -> RunFolder:
     """The folder that all workers of this user find without any setting.
 
-    In a temporary folder shared by all users, another user may have taken the name. Then it is one in this user's home,
-    or, if there is no home, one that only this process and its forks know.
+    In a temporary folder shared by all users, another user may have taken the name. Then the folder is in this user's
+    home or, if there is no home, is one that only this process and its forks know.
     """
     try:
         return _ours(os.path.join(tempfile.gettempdir(), f"{FOLDER_NAME}-{os.geteuid()}"))
@@ -323,11 +323,11 @@ def _remove_private_folder(path: str, owner: int) -> None:
 
 
 _FOLDER_LOCK = threading.Lock()
-_PRIVATE_FOLDERS: list[str] = []  # The fallback folder of this process, once it was needed.
+_PRIVATE_FOLDERS: list[str] = []  # The fallback folder of this process, if it was ever needed.
 
 
 def new_run_id() -> str:
-    """Impossible to guess, because whoever knows it can listen and abort."""
+    """Impossible to guess, because whoever knows the id can listen and abort."""
     return secrets.token_hex(16)
 
 

@@ -1,7 +1,7 @@
-"""Who is let in: a link that works once, and the session that a browser tab gets for it.
+"""Who is let in: a link that works once, and the session that a browser tab gets in exchange.
 
-No cookie, because browsers send cookies to every port of a host, so to every other server on this machine. And nothing
-in an address stays valid, because browsers keep addresses in their history.
+There is no cookie, because browsers send cookies to every port of a host, and so to every other server on this machine.
+And nothing in an address stays valid, because browsers keep addresses in their history.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ TOKEN_BYTES = 24
 
 
 class Door:
-    """Has one valid link at a time. A used link is replaced by the next, which is passed to `announce`."""
+    """Has one valid link at a time. A used link is replaced by a new one, which is passed to `announce`."""
 
     def __init__(self, announce: Callable[[str], object]) -> None:
         self._announce = announce
         self._lock = threading.Lock()
         self._link = secrets.token_urlsafe(TOKEN_BYTES)
-        # As hashes, because the time a set lookup takes could show how much of a guess was right.
+        # Stored as hashes, because the time of a set lookup could reveal how much of a guess was right.
         self._sessions: set[bytes] = set()
 
     @property
     def link(self) -> str:
-        """The token of the link that can be used next."""
+        """The token of the link that is valid now."""
         return self._link
 
     def open(self, link: str) -> str | None:
@@ -42,7 +42,7 @@ class Door:
         return session
 
     def knows(self, session: str) -> bool:
-        """Whether this session was given to somebody."""
+        """Whether this session was given out here."""
         return _digest(session) in self._sessions
 
 

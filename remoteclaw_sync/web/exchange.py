@@ -1,4 +1,4 @@
-"""One request to the chat page and its response: what WSGI gives, read with suspicion."""
+"""One request to the chat page and its response. Nothing in the WSGI environment is trusted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import attrs
 
 from .streams import EventStream
 
-MAX_BODY = 1 << 20  # Of a request with JSON: a long prompt, not an upload.
+MAX_BODY = 1 << 20  # For JSON: a long prompt, not an upload.
 
 Environ = dict[str, Any]
 
@@ -34,12 +34,12 @@ class Response:
 
 
 def content(kind: str, body: bytes) -> Response:
-    """A file."""
+    """A response with a file."""
     return Response(HTTPStatus.OK, {"Content-Type": kind, "Content-Length": str(len(body))}, body)
 
 
 def as_json(data: Mapping[str, Any], status: HTTPStatus = HTTPStatus.OK) -> Response:
-    """JSON values."""
+    """A response with JSON values."""
     body = json.dumps(data).encode()
     return Response(status, {"Content-Type": "application/json", "Content-Length": str(len(body))}, body)
 
@@ -56,7 +56,7 @@ def json_body(environ: Environ) -> dict[str, Any]:
 
 
 def body_of(environ: Environ, kinds: Collection[str], most: int) -> bytes:
-    """A request's body. We insist on its content type, because a foreign page's form can send all the simpler ones."""
+    """A request's body. Its content type must be one of `kinds`: a foreign page's form can send all simpler types."""
     if environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower() not in kinds:
         raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the body must be {' or '.join(kinds)}")
     length = environ.get("CONTENT_LENGTH") or ""
@@ -69,6 +69,6 @@ def body_of(environ: Environ, kinds: Collection[str], most: int) -> bytes:
 
 
 def bearer(environ: Environ) -> str:
-    """The token that a request shows; empty if it shows none."""
+    """The bearer token of a request; empty if it has none."""
     scheme, _, token = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

@@ -15,7 +15,7 @@ def flask_stream(run_or_events: RunOrEvents, *, format: str = "sse", **options: 
     """A Flask response that streams a run; `format` is "sse" or "ndjson", other options are those of `sse()`."""
     response_class = importlib.import_module("flask").Response
     stream = _stream(run_or_events, format, options)
-    # `direct_passthrough`: Werkzeug neither looks at the bytes nor waits for more of them.
+    # `direct_passthrough`: Werkzeug neither looks at the bytes nor buffers them.
     return response_class(stream, headers=headers(stream), direct_passthrough=True)
 
 

@@ -1,4 +1,4 @@
-"""A run as any thread or worker sees it, wherever its events are kept: what all registries of runs have in common."""
+"""A run as any thread or worker sees it, and what all registries of runs share, wherever events are kept."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class TooManyRunsError(RemoteClawError, RuntimeError):
 
 
 class Registry(Protocol):
-    """Where runs are found by their ids: `Runs` on one machine, `Cluster(...).runs` on several."""
+    """Finds runs by their ids: `Runs` on one machine, `Cluster(...).runs` on several."""
 
     def start(self, events: Iterable[AgentEvent]) -> RunHandle:
-        """Let a run continue by itself; its events are kept whether or not anybody listens."""
+        """Let a run continue on its own; its events are kept whether or not anybody listens."""
 
     def get(self, run_id: str) -> RunHandle:
         """A run by its id, live or ended. Raises UnknownRunError (a LookupError)."""
@@ -42,34 +42,34 @@ class Registry(Protocol):
         """The run that this event id (the `Last-Event-ID` header) belongs to, continuing after that event."""
 
     def __iter__(self) -> Iterator[RunHandle]:
-        """All runs that are live now, in any worker."""
+        """All live runs, in any worker."""
 
     def abort_all(self) -> None:
-        """Abort the runs of this process and wait, with a limit, until they have ended."""
+        """Abort the runs of this process and wait, for a limited time, until they have ended."""
 
     # --- for this package -----------------------------------------------------------------------------------
 
     def watch(self, run_id: str, run: Any) -> Any:
-        """Register a visitor's own run for as long as it lives; returns the function to call at its end."""
+        """Register a visitor's own run while it lives; returns the function to call at its end."""
 
     def local(self, run_id: str) -> LocalRun | None:
         """The run, if it belongs to this process."""
 
     def is_live(self, run_id: str) -> bool:
-        """Whether a living worker has it."""
+        """Whether a living worker has the run."""
 
     def order(self, run_id: str, order: Mapping[str, Any]) -> None:
         """Leave an order for the worker that has this run."""
 
     def asks(self, run_id: str) -> list[Mapping[str, Any]]:
-        """The permission requests of another worker's run that are open, as JSON."""
+        """The open permission requests of another worker's run, as JSON."""
 
     def follow(self, run_id: str, after: int) -> Source:
-        """Its events after that number: those already written, and those still to come."""
+        """The run's events after that number: those already written and those still to come."""
 
 
 def resumed(registry: Registry, last_event_id: str) -> RunHandle:
-    """What `resume()` returns."""
+    """The implementation of `resume()` for all registries."""
     try:
         run_id, number = split_event_id(last_event_id)
     except ValueError as error:
@@ -110,17 +110,17 @@ class LocalRun(abc.ABC):
 
     @abc.abstractmethod
     def show_asks(self, requests: list[Mapping[str, Any]]) -> None:
-        """Have other workers know which permission requests are open."""
+        """Let other workers know which permission requests are open."""
 
     def catch_up(self) -> None:
-        """Carry out what other workers have asked for until now: their answer may be the first."""
+        """Carry out what other workers have asked for so far: their answer may be the first."""
 
     def _show_asks(self, requests: list[PermissionRequest]) -> None:
         if not self.ended.is_set():
             self.show_asks([request.to_dict() for request in requests])
 
     def write_down(self, max_bytes: int) -> None:
-        """Keep all its events. A run that says more than that is aborted."""
+        """Keep all events of the run. A run that exceeds `max_bytes` is aborted."""
         size = number = 0
         full = False
         for item in items(self.run):
@@ -136,7 +136,7 @@ class LocalRun(abc.ABC):
                 self.append(item_of(number, AgentErrorEvent(message, BUFFER_FULL)))
 
     def carry_out(self, order: Mapping[str, Any]) -> None:
-        """What another worker wants. Whoever asked is not there to hear why it cannot be done."""
+        """Carry out another worker's order. Failures are only logged, because whoever sent it does not wait."""
         try:
             match order.get("do"):
                 case "abort":
@@ -178,20 +178,20 @@ class RunHandle:
     def __init__(self, runs: Registry, run_id: str, after: int = 0) -> None:
         self._runs = runs
         self.run_id = run_id
-        self.after = after  # The number of the last event that the listener has.
+        self.after = after  # The number of the last event that the listener already has.
 
     def __repr__(self) -> str:
         return f"<RunHandle {self.run_id}>"
 
     @property
     def live(self) -> bool:
-        """Whether it is still running and its worker is alive."""
+        """Whether the run has not ended and its worker is alive."""
         return self._runs.is_live(self.run_id)
 
     def abort(self) -> None:
         """Ask for the run to be stopped: listeners get an `error` with code ABORTED, then `done`. Does not block.
 
-        In another worker it takes up to a quarter of a second. Does nothing to a run that has ended.
+        In another worker this takes up to a quarter of a second. Does nothing to a run that has ended.
         """
         local = self._runs.local(self.run_id)
         if local is not None:
@@ -201,7 +201,7 @@ class RunHandle:
 
     @property
     def open_requests(self) -> list[PermissionRequest]:
-        """What the agent asks and nobody has answered yet, for a visitor who comes back."""
+        """The agent's requests that nobody has answered yet, for a returning visitor."""
         local = self._runs.local(self.run_id)
         if local is not None:
             return [] if local.visitor is None else local.visitor.open_requests
@@ -220,16 +220,16 @@ class RunHandle:
     ) -> None:
         """Answer a permission request of this run, from any thread or worker. Does not block.
 
-        Each request is answered once. Raises NotAskedError if it does not wait (any more). In another worker the answer
-        arrives within a quarter of a second.
+        Each request is answered once. Raises NotAskedError if it is not, or no longer, waiting. In another worker the
+        answer arrives within a quarter of a second.
 
         Args:
             request_id: `request.id` of the `permission` event.
             allow: whether the call may be made.
-            message: for the agent, with a refusal.
+            message: a text for the agent, with a refusal.
             remember: do not ask again in this session (see `Allow`).
             input: other arguments for the call.
-            answers: to the agent's questions, by their wording.
+            answers: the answers to the agent's questions, keyed by the question's text.
         """
         decision = decision_of(allow, message, remember, input, answers)
         local = self._runs.local(self.run_id)
@@ -258,5 +258,5 @@ class RunHandle:
             raise UnsupportedOperationError("the run has ended")
 
     def follow(self) -> Source:
-        """Its events after number `after`: those already written, and those still to come."""
+        """The run's events after number `after`: those already written and those still to come."""
         return self._runs.follow(self.run_id, self.after)

@@ -1,7 +1,7 @@
 """A run's events in a file that every worker on this machine can follow, even after the worker that wrote it has died.
 
-One file per run in a private folder (0700), one line per event, append-only. The writer holds a lock on the file for as
-long as it lives. If a worker is killed, the kernel releases its lock; a pid file would stay.
+There is one file per run in a private folder (0700), with one line per event, append-only. The writer holds a lock on
+the file while it lives. If a worker is killed, the kernel releases its lock, whereas a pid file would stay.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .background import Item
 from .sse import as_json
 
 KEPT = ".run"  # A detached run's events.
-UNKEPT = ".live"  # A visitor's own run, for as long as it lives. The file is empty.
-ORDER = ".order"  # What another worker wants of a live run.
+UNKEPT = ".live"  # Marks a visitor's own run while it lives. The file is empty.
+ORDER = ".order"  # A request from another worker for a live run.
 ASKS = ".asks"  # The permission requests of a live run that wait for an answer.
 NEW = ".new"
 SUFFIXES = (KEPT, UNKEPT, ORDER, ASKS, NEW)
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 READ_SIZE = 1 << 20
-# In a line that we wrote. Not parsed as JSON, because an event may be nested too deeply for the parser.
+# For lines that we wrote. They are not parsed as JSON, because an event may be nested too deeply for the parser.
 KIND = re.compile(rb'\{"type":"(\w+)"')
 
 
@@ -44,13 +44,13 @@ class RunFolder:
         self.path = path
 
     def prepare(self) -> None:
-        """Make sure that it exists and is ours. Raises PermissionError if it is somebody else's."""
+        """Make sure that the folder exists and is ours. Raises PermissionError if it belongs to somebody else."""
         try:
             os.makedirs(self.path, 0o700, exist_ok=True)
         except FileExistsError:
-            pass  # Something else has that name; the next lines refuse it.
+            pass  # Something else has that name; the check below refuses it.
         found = os.lstat(self.path)
-        # In a world-writable /tmp another user can create the folder first, to read along or plant an answer.
+        # In a world-writable /tmp another user could create the folder first, to read along or plant an answer.
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise PermissionError(f"{self.path} must be a folder that belongs to this user and has mode 0700")
 
@@ -61,28 +61,28 @@ class RunFolder:
         return os.path.join(self.path, run_id + suffix)
 
     def find(self, run_id: str) -> str:
-        """The path of the file that its worker holds or held. Raises UnknownRunError."""
+        """The path of the file that the run's worker holds or held. Raises UnknownRunError."""
         for suffix in (KEPT, UNKEPT):
             if os.path.exists(path := self.file(run_id, suffix)):
                 return path
         raise UnknownRunError("no such run is kept here")
 
     def run_ids(self) -> list[str]:
-        """All runs that are known, ended ones included."""
+        """All known runs, including ended ones."""
         stems = (os.path.splitext(name) for name in self._names())
         return sorted(stem for stem, suffix in stems if suffix in (KEPT, UNKEPT) and RUN_ID.fullmatch(stem))
 
     def order(self, run_id: str, order: Mapping[str, Any], once: str | None = None) -> bool:
-        """Leave an order for the worker that has this run. Of those with the same `once`, only the first is taken until
-        it has been carried out: False for the others."""
+        """Leave an order for the worker that has this run. Of orders with the same `once`, only the first is accepted
+        until it has been carried out; returns False for the others."""
         if once is not None:
             digest = hashlib.sha256(once.encode("utf-8", "backslashreplace")).hexdigest()
             return self._write(self.file(run_id, f"-{digest}{ORDER}"), order, once=True)
-        # Names in the order of time, for one after the other; random, for two at once.
+        # The time in the name keeps orders in sequence; the random part keeps two at the same moment apart.
         return self._write(self.file(run_id, f"-{time.time_ns():020}-{secrets.token_hex(4)}{ORDER}"), order)
 
     def take_orders(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """The orders for live runs with the run's id, oldest first; `done_with` removes one."""
+        """The file names and contents of all orders, for each run oldest first; `done_with` removes one."""
         for name in sorted(name for name in self._names() if name.endswith(ORDER)):
             order = self._read(name)
             if order is not None:
@@ -92,14 +92,14 @@ class RunFolder:
         _unlink(os.path.join(self.path, name))
 
     def show_asks(self, run_id: str, requests: list[Mapping[str, Any]]) -> None:
-        """Have other workers know which permission requests are open."""
+        """Let other workers know which permission requests are open."""
         if requests:
             self._write(self.file(run_id, ASKS), requests)
         else:
             _unlink(self.file(run_id, ASKS))
 
     def asks(self, run_id: str) -> list[Mapping[str, Any]]:
-        """The permission requests that are open, as JSON."""
+        """The open permission requests, as JSON."""
         return self._read(os.path.basename(self.file(run_id, ASKS))) or []
 
     def forget(self, run_id: str) -> None:
@@ -117,7 +117,7 @@ class RunFolder:
             return []
 
     def _write(self, path: str, data: Any, once: bool = False) -> bool:
-        """Appears whole, under its name; or not at all, if there is to be one and there is."""
+        """Write a file that appears complete under its name; with `once`, not at all if that name exists already."""
         new = f"{path}-{secrets.token_hex(4)}{NEW}"
         with open(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(as_json(data))
@@ -137,7 +137,7 @@ class RunFolder:
             with open(os.path.join(self.path, name), "rb") as file:
                 return json.load(file)
         except (OSError, ValueError, RecursionError):
-            return None  # Taken by now, or too deep for us.
+            return None  # Already taken by now, or nested too deeply for the parser.
 
     def sweep(self, retention: float) -> None:
         """Delete runs that ended, or lost their worker, longer than `retention` seconds ago."""
@@ -148,7 +148,7 @@ class RunFolder:
                 if os.stat(path).st_mtime < due and name.endswith(SUFFIXES) and not is_written(path):
                     os.unlink(path)
             except OSError:
-                pass  # Another worker swept it.
+                pass  # Another worker has already deleted it.
 
 
 def is_written(path: str) -> bool:
@@ -188,14 +188,14 @@ class JournalWriter:
             line = line[os.write(self._fd, line) :]
 
     def close(self) -> None:
-        """Release the lock, which shows readers that nothing more will come."""
+        """Release the lock, which shows readers that nothing more will be written."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
 
 
 class JournalReader:
-    """Reads the events in a run's file, from number `after` + 1 on, as far as they have been written."""
+    """Reads the events that have been written to a run's file so far, from number `after` + 1 on."""
 
     def __init__(self, folder: RunFolder, run_id: str, after: int = 0) -> None:
         try:
@@ -203,7 +203,7 @@ class JournalReader:
         except FileNotFoundError:
             raise UnknownRunError("no such run is kept here") from None
         self._after = after
-        self.number = 0  # Of the last event that was read or skipped.
+        self.number = 0  # The number of the last event that was read or skipped.
         self._last_line = b""
         self._partial = b""
 

@@ -1,7 +1,7 @@
 """The chat page's server side, as one WSGI application: conversations with agents, for one person.
 
-Whoever is let in can run an agent on this machine. So each request must show its session, must use one of our host
-names (not a foreign name that points here), and must not come from another site's page. The files of the page contain
+Whoever is let in can run an agent on this machine. So each request must present its session, must use one of our host
+names (not a foreign name that points here), and must not come from another site's page. The page's own files contain
 nothing secret and are open to everybody.
 """
 
@@ -33,7 +33,7 @@ from .visitor import NotAskedError
 from .warm import Wanted
 
 HEARTBEAT = 9.0
-MOST_IMAGES = 10  # Of one message.
+MOST_IMAGES = 10  # Per message.
 COME_IN = (
     "This tab is not signed in. Open the newest link in the terminal where remoteclaw-sync serve runs. "
     "Each link works once; when one is used, the next is printed."
@@ -43,27 +43,27 @@ StartResponse = Callable[..., Any]
 
 
 class Agents(Protocol):
-    """Who does the work; see `WarmSessions`."""
+    """Does the work; see `WarmSessions`."""
 
     def start(self, key: str, wanted: Wanted, /) -> Iterable[AgentEvent]:
-        """A turn of the conversation `key`; ValueError and TypeError are the visitor's mistake."""
+        """A turn of the conversation `key`; a ValueError or TypeError is the visitor's mistake."""
 
     def change(self, key: str, provider: str, model: str | None, permission_mode: PermissionMode, /) -> None:
-        """Other settings, now if that can be."""
+        """Apply new settings, at once if possible."""
 
     def close(self, key: str, /) -> None:
-        """The conversation is over."""
+        """End the conversation."""
 
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """What a conversation starts with, and what there is to choose from.
+    """What a conversation starts with, and the choices that the page offers.
 
     Args:
         providers: the agents to choose from, and whether each can be used.
-        provider, model, permission_mode: those that are selected at first.
-        cached_in_input: the agents whose input tokens include those that were read from a cache.
-        folder: where agents work, for people to read.
+        provider, model, permission_mode: selected at first.
+        cached_in_input: the agents whose input tokens include those read from a cache.
+        folder: where agents work, as shown on the page.
     """
 
     providers: Mapping[str, bool]
@@ -74,7 +74,7 @@ class Settings:
     folder: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """For the page."""
+        """As JSON values, for the page."""
         providers = [{"name": name, "installed": usable} for name, usable in self.providers.items()]
         modes, cached = list(get_args(PermissionMode)), list(self.cached_in_input)
         return {**attrs.asdict(self), "providers": providers, "permission_modes": modes, "cached_in_input": cached}
@@ -85,12 +85,12 @@ class Chat:
     """The application.
 
     Args:
-        door: decides who is let in. The page gets a session from it, which every further request must show.
+        door: decides who is let in. The page gets a session from it and must present it with every further request.
         hosts: the `Host` headers that are ours; None accepts any.
-        settings: what there is to choose from.
-        agents: who does the work.
+        settings: the choices that the page offers.
+        agents: does the work.
         runs: where the runs are kept.
-        conversations: where it is kept what was asked.
+        conversations: where the prompts are kept.
         uploads: where images are kept.
     """
 
@@ -139,7 +139,7 @@ class Chat:
                 return self._tell(self.runs.get(run_id), verb, json_body(environ))
         raise Refused(HTTPStatus.NOT_FOUND, "there is no such page")
 
-    # --- who may ------------------------------------------------------------------------------------------
+    # --- who is allowed -----------------------------------------------------------------------------------
 
     def admits(self, environ: Environ) -> bool:
         """Whether a request with these headers has a valid session."""
@@ -195,7 +195,7 @@ class Chat:
         try:
             return self.runs.start(self.conversations.watch(name, turn, run)).run_id
         except BaseException:
-            end(run)  # A turn that never began would keep its session busy.
+            end(run)  # Otherwise a turn that never began would keep its session busy.
             raise
 
     def _events(self, run_id: str, last_event_id: str | None) -> Response:
@@ -209,7 +209,7 @@ class Chat:
             text = body.get("text")
             local = self.runs.local(run.run_id)
             heard = 0 if local is None else local.count
-            run.steer(text)  # type: ignore[arg-type] # It checks.
+            run.steer(text)  # type: ignore[arg-type] # steer() checks it.
             self.conversations.note_further(run.run_id, heard, str(text))
             return as_json({"heard": heard})
         elif verb == "answer":
@@ -237,7 +237,7 @@ class Chat:
                 return as_json({"conversations": [self._listed(one) for one in self.conversations.list()]})
             case "GET", [name]:
                 found = self.conversations.details(name)
-                for turn in found["turns"]:  # In seconds, because the page's clock may be another.
+                for turn in found["turns"]:  # As an age, because the page's clock may differ.
                     turn["age"] = max(0.0, time.time() - turn["began"])
                 return as_json(found)
             case "POST", [name, "settings"]:
@@ -252,7 +252,7 @@ class Chat:
         raise Refused(HTTPStatus.NOT_FOUND, "there is no such page")
 
     def _listed(self, one: dict[str, Any]) -> dict[str, Any]:
-        """With whether its agent waits for an answer: only one conversation is shown, and any may ask."""
+        """Add whether its agent waits for an answer: only one conversation is shown, but any of them may ask."""
         is_asking = False
         if one["is_running"] and one["run_id"]:
             with contextlib.suppress(UnknownRunError):
@@ -260,7 +260,7 @@ class Chat:
         return {**one, "is_asking": is_asking}
 
     def _delete(self, name: str) -> None:
-        """With all that was said in it. Only the CLI's own session stays, which is the CLI's."""
+        """Delete a conversation with everything said in it. Only the session stays, which belongs to the CLI."""
         gone = self.conversations.delete(name)
         self.agents.close(name)
         for turn in gone.turns:
@@ -296,7 +296,7 @@ class Chat:
 
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
-    """What goes wrong behind the routes, as a status that the page understands."""
+    """Turn errors from behind the routes into statuses that the page understands."""
     try:
         yield
     except (SessionBusyError, UnsupportedOperationError, NotAskedError) as error:

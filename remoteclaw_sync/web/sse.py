@@ -1,4 +1,4 @@
-"""Events as bytes: `text/event-stream` frames and JSON lines. No thread, no clock, no server."""
+"""Events as bytes: `text/event-stream` frames and JSON lines. Uses no thread, no clock and no server."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ STREAM_HEADERS = {"Cache-Control": "no-cache, no-store, no-transform", "X-Accel-
 
 
 def event_id(run_id: str, number: int) -> str:
-    """The id of a run's nth event, counted from 1. It names the run too, so a reconnect needs nothing else."""
+    """The id of a run's nth event, counted from 1. It includes the run's id, so a reconnect needs nothing else."""
     return f"{run_id}-{number}"
 
 
 def split_event_id(value: str) -> tuple[str, int]:
-    """Run and number of an event id. It comes from the network: raises ValueError if it is not an event id."""
+    """The run id and the number in an event id. It comes from the network: raises ValueError if it is malformed."""
     found = EVENT_ID.fullmatch(value.strip())
     if found is None:
         raise ValueError("that is not an event id of ours")
@@ -43,12 +43,12 @@ def event_dict(event: AgentEvent) -> dict[str, Any]:
 
 def as_json(data: Any) -> bytes:
     """One line of JSON that a browser can parse."""
-    # A lone surrogate cannot be UTF-8; as `\udc80` it is what JSON wants.
+    # A lone surrogate cannot be encoded as UTF-8; the escape `\udc80` is valid JSON.
     return dump(data, COMPACT).encode("utf-8", "backslashreplace")
 
 
 def sse_frame(kind: str, data: bytes, id: str | None = None) -> bytes:
-    """One event of a stream. `data` is JSON, so there is no line end in it."""
+    """One event of a stream. `data` is JSON, so it contains no line end."""
     named = b"" if id is None else b"id: %s\n" % id.encode()
     return named + b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
 
@@ -59,7 +59,7 @@ def ndjson_line(data: bytes, id: str) -> bytes:
 
 
 def checked_types(include: Collection[str] | None) -> frozenset[str]:
-    """Which types are sent. `done` always is: without it a client could not tell an end from a lost connection."""
+    """The types to send. `done` is always sent: without it a client could not tell an end from a lost connection."""
     if include is None:
         return EVENT_TYPES
     if isinstance(include, str):

@@ -1,4 +1,4 @@
-"""What a web server sends: a run's events as bytes, with heartbeats while the agent is silent."""
+"""The bytes that a web server sends: a run's events, with heartbeats while the agent is silent."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .sse import (
 )
 
 # A server notices that a visitor has left when a write fails. The kernel still accepts the first write after that, and
-# waitress learns that the second failed only with the third: so there are three writes per heartbeat.
+# waitress learns only with the third that the second has failed: so there are three writes per heartbeat.
 WRITES_PER_HEARTBEAT = 3
 HEARTBEAT = 15.0
-LONGEST = 86_400.0  # Seconds. The upper limit for waits, ours and the browser's.
+LONGEST = 86_400.0  # Seconds. The upper limit for our waits and for the browser's.
 
 RunOrEvents = AgentRun | RunHandle | Iterable[AgentEvent]
 
@@ -75,12 +75,12 @@ class EventStream(Iterator[bytes]):
         raise StopIteration
 
     def close(self) -> None:
-        """End the run and wait, with a limit, until nothing of it is left. A detached run continues."""
+        """End the run and wait, for a limited time, until nothing of it is left. A detached run continues."""
         self._closed = True
         self._source.close()
 
     def __del__(self) -> None:
-        # Not a second time: at interpreter exit, what closing needs may already be gone.
+        # Do not close twice: at interpreter exit, what closing needs may already be gone.
         if not getattr(self, "_closed", True):
             self.close()
 
@@ -109,7 +109,7 @@ def sse(
         detach: the run continues without the visitor, who can come back (see `runs.resume`).
         last_event_id: for a run from the registry: continue after this event.
         registry: where the run can be found by other requests (default: `runs`).
-        on_done: called with the run's result when it ends by itself, before the visitor gets it: to keep its
+        on_done: called with the run's result when it ends by itself, before the visitor gets it; use it to store the
             `session_id`, for example. Not called if the visitor leaves first and the run is not detached.
     """
     check_seconds("retry", retry)
@@ -124,7 +124,7 @@ def sse(
 
 
 def _still_open(run_or_events: RunOrEvents, last_event_id: str | None) -> list[bytes]:
-    """What waits for an answer, for a visitor who comes back. Without an id, because the last event seen stays so."""
+    """The open requests, for a returning visitor. They have no id, so that the visitor's last event id is kept."""
     if not isinstance(run_or_events, RunHandle) or (run_or_events.after == 0 and last_event_id is None):
         return []
     return [as_json(AgentPermissionEvent(request).to_dict()) for request in run_or_events.open_requests]

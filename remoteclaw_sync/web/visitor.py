@@ -1,4 +1,4 @@
-"""Approvals by the person behind a web request: the run's thread waits, another request brings the answer."""
+"""Approvals by the person behind a web request: the run's thread waits, and another request brings the answer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .._values import check_seconds, check_text
 from ..errors import RemoteClawError
 from ..types import Allow, Deny, PermissionRequest
 
-APPROVAL_TIMEOUT = 300.0  # Seconds. An approval that reaches nobody must not hold an agent for ever.
-POLL_SECONDS = 0.25  # How often a waiting run is asked whether it was stopped meanwhile.
+APPROVAL_TIMEOUT = 300.0  # Seconds. A request that reaches nobody must not hold an agent for ever.
+POLL_SECONDS = 0.25  # How often a waiting thread checks whether the run was stopped.
 NOBODY_ANSWERED = "Nobody answered in time."
 NOT_ASKED = "nobody waits for that answer"
 WITHDRAWN = "The run was stopped before anybody answered."
@@ -21,17 +21,17 @@ Watcher = Callable[[list[PermissionRequest]], None]
 
 
 class NotAskedError(RemoteClawError, LookupError):
-    """Nobody asks that: it was answered already, withdrawn, refused for lack of an answer, or never asked."""
+    """No such request is waiting: it was already answered, withdrawn, refused after its timeout, or never asked."""
 
 
 class Visitor:
     """Asks whoever listens to the run: `runtime.start(prompt, approve=Visitor())`, then `runs.get(run_id).answer(...)`.
 
     For one run, or one session (whose turns come one after the other). The listener gets a `permission` event; the
-    agent waits until somebody answers, the run is stopped, or the time is over, which is a no.
+    agent waits until somebody answers, the run is stopped, or the time is up, which counts as a no.
 
     Args:
-        approval_timeout: seconds after which a request that nobody has answered is refused; None waits for ever.
+        approval_timeout: seconds after which an unanswered request is refused; None waits for ever.
     """
 
     def __init__(self, *, approval_timeout: float | None = APPROVAL_TIMEOUT) -> None:
@@ -42,7 +42,7 @@ class Visitor:
         self._decided: dict[str, Allow | Deny] = {}
         self._is_stopped: Callable[[], bool] = _never
         self._watch: Watcher | None = None
-        self._telling = threading.Lock()  # So that the last to be told is what is so.
+        self._telling = threading.Lock()  # So that the watcher's last call has the newest state.
 
     def __call__(self, request: PermissionRequest) -> Allow | Deny:
         """Blocks until there is a decision."""
@@ -71,12 +71,12 @@ class Visitor:
 
     @property
     def open_requests(self) -> list[PermissionRequest]:
-        """What waits for an answer now."""
+        """The requests that wait for an answer now."""
         with self._changed:
             return [request for name, request in self._open.items() if name not in self._decided]
 
     def answer(self, request_id: str, decision: Allow | Deny) -> None:
-        """Decide, from any thread. Raises NotAskedError; so each request is answered once."""
+        """Decide a request, from any thread. Raises NotAskedError if it is not open, so each is answered once."""
         check_text("request_id", request_id)
         with self._changed:
             if request_id not in self._open or request_id in self._decided:
@@ -88,7 +88,7 @@ class Visitor:
     # --- for this package -----------------------------------------------------------------------------------
 
     def attend(self, is_stopped: Callable[[], bool], watch: Watcher | None) -> None:
-        """The run it answers for: how to see that it was stopped, and who is to know what is open."""
+        """Set the run to answer for: how to see that it was stopped, and whom to inform about open requests."""
         self._is_stopped, self._watch = is_stopped, watch
 
     def _tell(self) -> None:
@@ -104,7 +104,7 @@ def decision_of(
     input: Mapping[str, Any] | None = None,
     answers: Mapping[str, Any] | None = None,
 ) -> Allow | Deny:
-    """What somebody said on a page. Raises TypeError unless it is a clear yes or no."""
+    """A visitor's decision. Raises TypeError unless it is a clear yes or no."""
     if type(allow) is not bool or type(remember) is not bool or not isinstance(message, str):
         raise TypeError("allow and remember must be True or False, and message a str")
     return Allow(input, remember, answers) if allow else Deny(message)

@@ -1,6 +1,6 @@
-"""The agents of the chat page: one warm session per conversation and provider, as many as may stay.
+"""The agents of the chat page: one warm session per conversation and provider, up to a limit of idle ones.
 
-All that the page wants of live sessions is in this one class.
+This class is the only place where the page deals with live sessions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..session import AgentSession
 from ..types import PermissionMode
 from .visitor import Visitor
 
-MAX_IDLE = 4  # A process takes 140 to 220 MB.
+MAX_IDLE = 4  # A process takes 140 to 220 MB of memory.
 
 
 @attrs.frozen(kw_only=True)
 class Wanted:
-    """A turn that somebody asks for on the page."""
+    """A turn that was requested on the page."""
 
     prompt: str
     provider: str
@@ -46,12 +46,12 @@ class _Warm:
 
 
 class WarmSessions:
-    """Starts turns. From any thread.
+    """Starts turns. Thread-safe.
 
     Args:
         new_runtime: makes the runtime of a provider.
         working_directory: where agents work.
-        max_idle: how many sessions without a turn keep their process; the one that was used longest ago goes first.
+        max_idle: how many sessions without a turn keep their process; the least recently used one is closed first.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class WarmSessions:
         self._folder = working_directory
         self._max_idle = max_idle
         self._lock = threading.Lock()
-        self._warm: dict[tuple[str, str], _Warm] = {}  # The one used last is the last.
+        self._warm: dict[tuple[str, str], _Warm] = {}  # Ordered by last use, the most recent last.
 
     def start(self, key: str, wanted: Wanted) -> AgentRun:
-        """A turn of the conversation `key`. Where a CLI has no live sessions: a run that resumes, and asks nobody.
+        """A turn of the conversation `key`. Where a CLI has no live sessions: a run that resumes and asks nobody.
 
-        Raises SessionBusyError, and ValueError or TypeError for what the CLI cannot do.
+        Raises SessionBusyError, or ValueError or TypeError for what the CLI cannot do.
         """
         with self._lock:
             warm = self._warm.pop((key, wanted.provider), None) or self._opened(wanted)
@@ -83,7 +83,7 @@ class WarmSessions:
         return run
 
     def change(self, key: str, provider: str, model: str | None, permission_mode: PermissionMode) -> None:
-        """Change the settings of a session now, if it is warm and its CLI can; else the next turn has them."""
+        """Change the settings of a warm session now, if its CLI can; otherwise the next turn uses them."""
         with self._lock:
             warm = self._warm.get((key, provider))
             if warm is None:
@@ -94,14 +94,14 @@ class WarmSessions:
                 pass
 
     def close(self, key: str) -> None:
-        """End the processes of a conversation. Blocks for some seconds at most."""
+        """End the processes of a conversation. Blocks for a few seconds at most."""
         with self._lock:
             gone = [self._warm.pop(place) for place in list(self._warm) if place[0] == key]
         for warm in gone:
             warm.session.close()
 
     def close_all(self) -> None:
-        """For a server that stops."""
+        """End the processes of all conversations, when the server stops."""
         for key in {place[0] for place in self._warm}:
             self.close(key)
 

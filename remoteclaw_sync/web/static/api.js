@@ -1,5 +1,5 @@
-// Requests to the server. What lets this tab in is in sessionStorage, never in a cookie: cookies go to every port of a
-// host, so to other servers on this machine.
+// Requests to the server. This tab's session token is in sessionStorage, never in a cookie: browsers send cookies to
+// every port of a host, and so to other servers on this machine.
 
 const SESSION = "remoteclaw-sync-session";
 let session = stored(SESSION);
@@ -11,7 +11,7 @@ export function store(key, value) {
   try {
     if (value === null) sessionStorage.removeItem(key);
     else sessionStorage.setItem(key, value);
-  } catch { /* full, or forbidden: it lasts as long as the page */ }
+  } catch { /* full, or forbidden: the value lasts as long as the page */ }
 }
 
 function request(path, token, options = {}) {
@@ -42,14 +42,14 @@ export const upload = async (blob) => answer(await request("/api/images", sessio
   method: "POST", headers: { "Content-Type": blob.type }, body: blob,
 }));
 
-// An image of this server as an address that only this page can use: an <img> cannot show its session.
+// An image of this server as an address that only this page can use: an <img> cannot send the session token.
 export async function imageAddress(name) {
   const response = await request(`/api/images/${name}`, session);
   if (!response.ok) return null;
   return URL.createObjectURL(await response.blob());
 }
 
-// The link in the address works once, and is exchanged for a session that only this tab has.
+// The link in the address works once. It is exchanged for a session that only this tab has.
 export async function enter() {
   const link = new URLSearchParams(location.hash.slice(1)).get("token");
   if (!link) return;
@@ -59,7 +59,7 @@ export async function enter() {
     session = (await answer(response)).session;
     store(SESSION, session);
   } catch (error) {
-    if (!session) throw error;  // A tab that is in already is not put out by an old link.
+    if (!session) throw error;  // An old link does not sign out a tab that is signed in.
   }
 }
 
@@ -70,7 +70,7 @@ export async function* events(run, last) {
   yield* frames(response.body);
 }
 
-// An event stream by hand: the browser's own reader of them can send no header.
+// Parses an event stream by hand: the browser's own EventSource cannot send headers.
 async function* frames(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

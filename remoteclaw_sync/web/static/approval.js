@@ -1,5 +1,5 @@
-// The agent asks: a card with the call, or with its questions. Nothing takes the focus, no single key says yes, and no
-// key does while the card is out of sight: nobody must allow a command by accident.
+// The agent asks: a card with the call, or with its questions. It never takes the focus, no single key says yes, and no
+// key works while the card is out of sight: nobody must allow a command by accident.
 
 import { ServerError } from "./api.js";
 import { button, element, visible } from "./dom.js";
@@ -9,11 +9,11 @@ const OUTCOMES = {
   allow: "Allowed.", remember: "Allowed for this session.", deny: "Denied.",
   elsewhere: "Answered elsewhere, or too late: nothing was sent.", over: "Not answered.",
 };
-const SHELL = ["command", "cmd"];  // Where shells have their command.
+const SHELL = ["command", "cmd"];  // The arguments in which shells get their command.
 let number = 0;
 
 export class Card {
-  // `send(answer)` takes the answer to the server.
+  // `send(answer)` sends the answer to the server.
   constructor(request, provider, send) {
     this.request = request;
     this.send = send;
@@ -79,7 +79,7 @@ export class Card {
     return element("fieldset", "", element("legend", "", label), ...choices.map((choice) => choice.row), own);
   }
 
-  // Whether somebody can see what they would decide on: half of it, or a screen full.
+  // Whether people can see what they decide on: half of the card, or a screenful.
   isInSight(room) {
     const [box, around] = [this.box.getBoundingClientRect(), room.getBoundingClientRect()];
     const seen = Math.min(box.bottom, around.bottom) - Math.max(box.top, around.top);
@@ -98,7 +98,7 @@ export class Card {
 
   async answer(how) {
     if (!this.isOpen || this.sending) return;
-    this.sending = how;  // The tool may be faster than the server's answer to this.
+    this.sending = how;  // The tool may run before the server confirms this.
     this.buttons((one) => { one.disabled = true; });
     const said = { request_id: this.request.id, allow: how !== "deny", remember: how === "remember" };
     if (how === "deny") said.message = this.why.value.trim();
@@ -122,13 +122,13 @@ export class Card {
     for (const one of this.foot.querySelectorAll("button")) change(one);
   }
 
-  // How it was answered, or that nobody did.
+  // `how` is the answer, or says that nobody answered.
   close(how) {
     if (!this.isOpen) return;
     this.isOpen = false;
     const hadFocus = this.box.contains(document.activeElement);
     this.foot.remove();
-    this.body?.remove();  // The call itself is above.
+    this.body?.remove();  // The call itself is shown above.
     for (const field of this.box.querySelectorAll("input")) {
       field.disabled = true;
       if (field.type === "text" && !field.value) field.remove();

@@ -1,4 +1,4 @@
-// Where people write: the text, pasted and dropped images, and what is queued until the agent is free.
+// Where people write: the text, pasted and dropped images, and the queue for when the agent is free.
 
 import { imageAddress, store, stored, upload } from "./api.js";
 import { $, button, element } from "./dom.js";
@@ -6,9 +6,9 @@ import { $, button, element } from "./dom.js";
 const QUEUE = "remoteclaw-sync-queue";
 const TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 const MOST_BYTES = 10 * 1024 * 1024;
-const SMALLER = 1568;  // Pixels of the longer side: more is scaled down by the vendors anyway.
+const SMALLER = 1568;  // Pixels of the longer side: the vendors scale down anything larger.
 
-// A photo that is too large is made smaller here.
+// The file itself, or a smaller version of it if it is too large.
 async function fitting(file) {
   if (file.size <= MOST_BYTES) return file;
   const bitmap = await createImageBitmap(file);
@@ -21,7 +21,7 @@ async function fitting(file) {
 }
 
 export class Composer {
-  // `send(message)` gets { prompt, images }; `say(text)` shows what went wrong.
+  // `send(message)` gets { prompt, images }; `say(text)` shows an error.
   constructor(send, say) {
     this.send = send;
     this.say = say;
@@ -43,7 +43,7 @@ export class Composer {
       const files = [...event.clipboardData.files];
       if (files.length) { event.preventDefault(); this.take(files); }
     });
-    // Only files: words that are dragged go where they are dropped, as everywhere.
+    // Handles only files; dragged text is dropped as everywhere else.
     const hasFiles = (event) => event.dataTransfer.types.includes("Files");
     document.addEventListener("dragover", (event) => {
       if (!hasFiles(event)) return;
@@ -75,7 +75,7 @@ export class Composer {
     this.grow();
   }
 
-  // Give words back that could not be sent.
+  // Puts a message that could not be sent back into the text field.
   giveBack(message) {
     const prompt = $("prompt");
     prompt.value = [message.prompt, prompt.value].filter(Boolean).join("\n\n");

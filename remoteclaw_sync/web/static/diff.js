@@ -1,8 +1,8 @@
-// Edits as people read them: which lines go, which come.
+// Edits as people read them: which lines are removed, which are added.
 
 import { button, element, visible } from "./dom.js";
 
-const MOST_SHOWN = 200;  // Lines, before somebody asks for all.
+const MOST_SHOWN = 200;  // Lines, until somebody asks for all of them.
 const CONTEXT = 3;
 const MOST_COMPARED = 1_000_000;  // Pairs of lines.
 
@@ -12,8 +12,8 @@ const AFTER = ["new_string", "newString", "new_str"];
 const WHOLE = ["content", "file_text"];
 const PATCH = ["patch", "patchText", "diff"];
 
-// What a tool's input says about files, by the names that agents' tools have for it: `edits` are [{ path, lines }].
-// `besides` is what no diff shows of the input, because who allows a call has to see all of it.
+// What a tool's input says about files, by the argument names that agents' tools use: `edits` are [{ path, lines }].
+// `besides` is the part of the input that no diff shows, because whoever allows a call has to see all of it.
 export function editsIn(input, outerPath = null) {
   const named = (names) => names.find((name) => typeof input[name] === "string");
   const others = (...names) => Object.fromEntries(Object.entries(input).filter(([name]) => !names.includes(name)));
@@ -37,12 +37,12 @@ function several(name, found, others) {
   return { edits: found.flatMap((one) => one.edits), besides: besides.length ? { ...others, [name]: besides } : others };
 }
 
-// Whether there is anything in it: what is off or empty is what people expect anyway.
+// Whether a value contains anything: false and empty values are what people expect anyway.
 export function isTelling(value) {
   try {
     return value && typeof value === "object" ? Object.values(value).some(isTelling) : Boolean(value);
   } catch {
-    return true;  // It is nested too deep to look.
+    return true;  // Nested too deep to look into.
   }
 }
 
@@ -104,7 +104,7 @@ function longestCommon(old, fresh) {
   return found;
 }
 
-// Without the lines that are far from any change.
+// Leaves out the lines that are far from any change.
 function shortened(lines) {
   const near = new Uint8Array(lines.length);
   lines.forEach((line, index) => { if (line.kind) near.fill(1, Math.max(0, index - CONTEXT), index + CONTEXT + 1); });

@@ -1,4 +1,4 @@
-// What the other modules make elements with. Text reaches the page by textContent and text nodes only: never as markup.
+// Helpers that create elements. Text reaches the page only through textContent and text nodes, never as markup.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -17,7 +17,7 @@ export function button(className, text, act, label = "") {
   return made;
 }
 
-// A button that copies `text()`, and says so for a moment.
+// A button that copies `text()`, and confirms it for a moment.
 export function copyButton(text, label) {
   const made = button("copy", "Copy", async () => {
     try {
@@ -42,12 +42,12 @@ export function thousands(number) {
   return number < 999_500 ? `${(number / 1000).toFixed(number < 9950 ? 1 : 0)}k` : `${(number / 1e6).toFixed(1)}M`;
 }
 
-// Text with the characters named that nobody sees, or that turn around how others look: somebody decides by it.
+// The text with invisible and direction-changing characters spelled out: people decide by what they see.
 export function visible(text) {
   return String(text ?? "").replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (one) => (one === "\n" || one === "\t" ? one : `\\u{${one.codePointAt(0).toString(16)}}`));
 }
 
-// Text in blocks of limited size: a browser lays out a whole block whenever a letter is added to it.
+// Text in blocks of limited size: when a letter is added to a block, the browser lays out the whole block.
 const BLOCK = 8000;
 
 export function blocks(text) {
@@ -62,12 +62,12 @@ export function blocks(text) {
   return found;
 }
 
-// A long text that is not shown whole at first.
+// A long text of which only the beginning is shown at first.
 const FIRST = 20_000;
 
 export function longText(className, text, label) {
   const holder = element("pre", className);
-  holder.tabIndex = 0;  // It scrolls, so the keyboard has to reach it.
+  holder.tabIndex = 0;  // It scrolls, so it must be reachable by keyboard.
   holder.setAttribute("aria-label", label);
   holder.setAttribute("role", "region");
   const show = (part) => holder.append(...blocks(part).map((block) => element("span", "block", block)));

@@ -1,5 +1,5 @@
-// The inside of a Markdown paragraph: code, emphasis, links. Makes nodes from text; HTML in it stays text. What it takes
-// is linear in the text's length, whatever the text says.
+// The inside of a Markdown paragraph: code, emphasis, links. Makes nodes from text; HTML in it stays text. The work is
+// linear in the text's length, whatever the text contains.
 
 import { element } from "./dom.js";
 
@@ -10,7 +10,7 @@ const ANGLED = /<((?:https?:\/\/|mailto:)[^\s<>]+)>/y;
 const ENTITY = /&(amp|lt|gt|quot|apos|nbsp|#39);/y;
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", "#39": "'" };
 const PUNCTUATION = /[!-/:-@[-`{-~]/;
-const MOST_OPEN = 100;  // Marks that wait for their other half.
+const MOST_OPEN = 100;  // Marks that still wait for their closing mark.
 const TAGS = { "*1": "em", "*2": "strong", _1: "em", _2: "strong", "~2": "del" };
 
 // Where a link may lead. Everything else (javascript:, data:, file:, a path) is shown as text.
@@ -24,7 +24,7 @@ function safeAddress(address) {
   }
 }
 
-// A link that shows where it leads: the host is beside its text, unless the text is the address.
+// A link that shows where it leads: the host is shown beside its text, unless the text is the address.
 export function link(nodes, address) {
   const url = safeAddress(address);
   const text = nodes.map((node) => node.textContent ?? node).join("");
@@ -41,7 +41,7 @@ export function link(nodes, address) {
   return element("span", "link", made, isPlain ? "" : element("span", "where", ` (${url.host || url.pathname})`));
 }
 
-// What `[text](address)` of an image becomes: words, because loading it would tell somebody that it was read.
+// What an image, `![text](address)`, becomes: words and a link, because loading it would reveal that it was read.
 function picture(nodes, address) {
   const text = nodes.map((node) => node.textContent ?? node).join("") || "image";
   return element("span", "picture", "🖼 ", link([text], address));
@@ -52,8 +52,8 @@ class Line {
     this.text = text;
     this.at = 0;
     this.out = [];  // Nodes and strings.
-    this.open = [];  // Marks without their other half: { mark, count, place } in `out`.
-    this.unclosed = new Set();  // Lengths of backtick runs that have no end.
+    this.open = [];  // Marks not closed yet: { mark, count, place }, with `place` in `out`.
+    this.unclosed = new Set();  // Lengths of backtick runs that are never closed.
   }
 
   nodes() {
@@ -155,12 +155,12 @@ class Line {
     this.at = end;
   }
 
-  // Returns how many of the marks had nothing to close.
+  // Returns how many of the marks closed nothing.
   closeEmphasis(mark, count) {
     while (count) {
       const index = this.open.findLastIndex((one) => one.mark === mark || one.mark.endsWith("["));
       const opener = this.open[index];
-      if (!opener || opener.mark !== mark) return count;  // Not across the bracket of a link.
+      if (!opener || opener.mark !== mark) return count;  // Emphasis does not reach across a link's bracket.
       const used = Math.min(count, opener.count, 2);
       if (mark === "~" && used < 2) return count;
       this.open.length = index + 1;
@@ -192,12 +192,12 @@ class Line {
     }
     const opener = this.open[index];
     this.open.length = index;
-    // There is no link inside a link: its words are words.
+    // Links cannot be nested: a link inside becomes plain text.
     const inside = this.out.splice(opener.place + 1).map((node) => (node.querySelector?.("a") ? node.textContent : node));
     this.out.length = opener.place;
     const address = found[1].startsWith("<") ? found[1].slice(1, -1) : found[1];
     this.out.push(opener.mark === "[" ? link(inside, address) : picture(inside, address));
-    this.open = this.open.filter((one) => one.mark !== "[");  // There is no link around a link.
+    this.open = this.open.filter((one) => one.mark !== "[");  // No link can enclose this one.
     this.at += 1 + found[0].length;
   }
 
@@ -205,7 +205,7 @@ class Line {
     BARE.lastIndex = this.at;
     const found = BARE.exec(this.text);
     if (!found) return this.plain(1);
-    // What follows an address in a sentence is not part of it.
+    // Punctuation after an address in a sentence is not part of it.
     let address = found[0].replace(/[.,;:!?_~]{1,20}$/, "");
     if (address.endsWith(")") && !address.includes("(")) address = address.replace(/\){1,20}$/, "");
     this.out.push(safeAddress(address) ? link([address], address) : address);

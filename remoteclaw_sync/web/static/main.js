@@ -1,4 +1,4 @@
-// The page: one conversation with an agent, its settings, and the list of the others.
+// The page: one conversation with an agent, its settings, and the list of other conversations.
 
 import { enter, get, post, ServerError, store, stored } from "./api.js";
 import { Composer } from "./composer.js";
@@ -8,14 +8,14 @@ import { tokensOf, Turn } from "./turn.js";
 
 const OPEN = "remoteclaw-sync-conversation";
 const THEME = "remoteclaw-sync-theme";
-const NEAR = 80;  // Pixels from the end, for the page to stay at the end.
+const NEAR = 80;  // Pixels from the end within which the page keeps following it.
 const MODES = { default: "ask first", "read-only": "read only", "accept-edits": "accept edits", bypass: "allow all" };
 const TITLE = document.title;
 
 let settings = null;
-let conversation = null;  // The id of the one that is shown; null: it has not begun.
+let conversation = null;  // The id of the conversation shown; null: it has not begun.
 let turns = [];
-let current = null;  // The turn that is under way.
+let current = null;  // The running turn.
 let isAtEnd = true;
 
 // --- what the page says ---------------------------------------------------------------------------------------------
@@ -38,14 +38,14 @@ function retitle() {
 // --- scrolling ------------------------------------------------------------------------------------------------------
 
 let top = 0;
-let hasNews = false;  // Below what is in sight.
+let hasNews = false;  // Whether there is new output below what is in sight.
 function grew() {
   if (isAtEnd) $("main").scrollTop = $("main").scrollHeight;
   else hasNews = true;
   point();
   retitle();
 }
-// Shows the way down, if there is something to see.
+// Shows the button that leads down, if there is something to see.
 function point() {
   if (isAtEnd) hasNews = false;
   const asks = Boolean(current?.openCard);
@@ -60,11 +60,11 @@ function goDown() {
 $("main").addEventListener("scroll", () => {
   const main = $("main");
   if (main.scrollHeight - main.scrollTop - main.clientHeight < NEAR) isAtEnd = true;
-  else if (main.scrollTop < top) isAtEnd = false;  // Somebody reads what was before. Text that grows moves nothing up.
+  else if (main.scrollTop < top) isAtEnd = false;  // Scrolled up to read. Growing text moves nothing up.
   top = main.scrollTop;
   point();
 }, { passive: true });
-// Parts that come into sight get their true heights, and phones have keyboards.
+// Parts that come into sight get their real heights, and phones show keyboards.
 const heights = new ResizeObserver(() => { if (isAtEnd) grew(); });
 for (const id of ["main", "log"]) heights.observe($(id));
 $("latest").addEventListener("click", goDown);
@@ -163,7 +163,7 @@ function totals() {
   const parts = [`${turns.length} ${turns.length === 1 ? "turn" : "turns"}`];
   if (used.length) parts.push(`${thousands(used.reduce((sum, { tokens }) => sum + tokens, 0))} tokens`);
   if (costs.length) parts.push(`$${costs.reduce((sum, cost) => sum + cost, 0).toFixed(4)}`);
-  // How full the context is. Agents tell what a turn has used; each of its requests has read the context once.
+  // How full the context is. Agents report what a turn has used; each of its requests has read the context once.
   if (used.length) parts.push(`context about ${thousands(Math.round(used.at(-1).context))}`);
   $("totals").textContent = turns.length ? `This conversation: ${parts.join(" · ")}` : "";
 }
@@ -179,7 +179,7 @@ async function send(message, how) {
     announce("The agent was given your words.");
     grew();
   } catch (error) {
-    // This agent takes no words while it works, or it has just ended.
+    // This agent takes no further words while it works, or it has just ended.
     if (current === turn) composer.enqueue(conversation, message);
     else if (error instanceof ServerError) ask(message);
     else composer.giveBack(message);
@@ -192,7 +192,7 @@ async function ask(message) {
   const shown = conversation;
   try {
     const started = await post("/api/runs", { ...message, ...chosen(), ...(shown && { conversation: shown }) });
-    if (conversation !== shown) return;  // Another one was opened meanwhile.
+    if (conversation !== shown) return;  // Another conversation was opened meanwhile.
     if (shown === null) show(started.conversation);
     const asked = { ...message, provider: $("provider").value, run_id: started.run_id, further: [], answers: {}, tools: {} };
     const turn = addTurn(asked);
@@ -210,7 +210,7 @@ async function ask(message) {
   $("prompt").focus();
 }
 
-// What was queued is sent after a turn that went well. After one that did not, people get their words back.
+// What was queued is sent after a turn that succeeded. After one that did not, it returns to the text field.
 function next(turn) {
   const isWell = turn.result !== null && turn.result.error_subtype === null && !turn.result.aborted;
   announce(isWell ? "The agent has finished." : "The agent has ended.");
@@ -253,7 +253,7 @@ function fresh() {
   $("prompt").focus();
 }
 
-// All about a conversation, with when its turns began by the clock of this page.
+// Everything about a conversation, with the starts of its turns by this page's clock.
 async function details(id) {
   const sent = performance.now() / 1000;
   const found = await get(`/api/conversations/${id}`);
@@ -283,7 +283,7 @@ async function followAll(mine) {
   if (mine.length && composer.of(conversation).length) next(mine.at(-1));
 }
 
-// Another tab may have gone on with this conversation.
+// Another tab may have continued this conversation.
 async function catchUp() {
   const isShown = (run) => turns.some((turn) => turn.asked.run_id === run);
   const mine = sidebar.known.find((one) => one.id === conversation);
@@ -329,13 +329,13 @@ $("theme").addEventListener("click", () => {
 });
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
-  try { localStorage.setItem(THEME, theme); } catch { /* it lasts as long as the page */ }
+  try { localStorage.setItem(THEME, theme); } catch { /* the theme lasts as long as the page */ }
 }
 function closed(message) {
   for (const part of [$("form"), $("settings"), $("sidebar"), $("menu"), $("hint")]) part.hidden = true;
   $("log").append(element("p", "hint", message));
 }
-// A link pasted into a tab that is here already changes the fragment only, and loads nothing.
+// A link pasted into a tab that already shows this page only changes the fragment and loads nothing.
 addEventListener("hashchange", () => location.reload());
 
 async function begin() {

@@ -1,17 +1,17 @@
-// Markdown as it streams in. Each whole line is read once and its elements stay; only the last, unfinished line is shown
-// on trial and taken back when more of it comes. So the work for a piece of text does not grow with the answer.
+// Markdown as it streams in. Each complete line is read once and its elements stay. Only the last, unfinished line is
+// shown provisionally and taken back when more arrives. So the work for a piece of text does not grow with the answer.
 //
-// Written here and not taken from a library: those make HTML of a whole text, so each piece of a long answer would be
-// work for all of it, and their HTML would then have to be cleaned. Here there is no HTML at all: nodes are made one by
-// one, from a fixed list of elements, and text is put in as text.
+// Written here rather than taken from a library: libraries turn a whole text into HTML, so each piece of a long answer
+// would mean work for all of it, and their HTML would then have to be sanitised. Here there is no HTML at all: nodes
+// are created one by one, from a fixed list of elements, and text is inserted as text.
 
 import { copyButton, element } from "./dom.js";
 import { inline } from "./inline.js";
 
-const DEEPEST = 12;  // Lists and quotations inside each other.
+const DEEPEST = 12;  // Levels of nested lists and quotations.
 const LONGEST = 4000;  // Characters of a paragraph, or of a line, that are laid out as one.
 const MOST_BLOCKS = 40;  // In a part of the answer that the browser can skip while it is out of sight.
-const MOST_ITEMS = 100;  // Of a list or a table that are laid out as one.
+const MOST_ITEMS = 100;  // Of a list or a table that is laid out as one.
 const MOST_COLUMNS = 30;
 const CODE_LINES = 50;
 
@@ -44,11 +44,11 @@ export class Markdown {
   constructor(root) {
     this.root = root;
     this.part = null;
-    this.containers = [];  // Open quotations and list items, from the outside in.
+    this.containers = [];  // Open quotations and list items, outermost first.
     this.leaf = null;  // What takes the next line: a paragraph, code or a table.
     this.rest = "";  // The unfinished line.
-    this.isPiece = false;  // The line that is being read has no end yet.
-    this.isMiddle = false;  // The beginning of the unfinished line has been read, because it is so long.
+    this.isPiece = false;  // Whether the line that is being read has no end yet.
+    this.isMiddle = false;  // Whether the start of the unfinished line was already read, because it is so long.
     this.trial = null;
   }
 
@@ -58,7 +58,7 @@ export class Markdown {
     this.rest = lines.pop();
     for (const line of lines) this.line(line.endsWith("\r") ? line.slice(0, -1) : line);
     while (this.rest.length > 2 * LONGEST) {
-      // Not between the halves of a character.
+      // Do not cut between the two halves of a surrogate pair.
       const cut = this.rest.codePointAt(LONGEST - 1) > 0xffff ? LONGEST + 1 : LONGEST;
       this.line(this.rest.slice(0, cut), true);
       this.rest = this.rest.slice(cut);
@@ -105,7 +105,7 @@ export class Markdown {
 
   // --- one line ---------------------------------------------------------------------------------------------------
 
-  // `isPiece`: only the beginning of a line, or its middle.
+  // `isPiece`: this is only the beginning or the middle of a line.
   line(line, isPiece = false) {
     this.isPiece = isPiece;
     if (this.isMiddle) this.go(line);
@@ -113,7 +113,7 @@ export class Markdown {
     this.isMiddle = isPiece;
   }
 
-  // The rest of a line whose beginning has been read.
+  // Reads the rest of a line whose beginning has already been read.
   go(text) {
     if (this.leaf?.kind === "code") this.codeLine(text);
     else this.words(text, "");
@@ -145,12 +145,12 @@ export class Markdown {
     return HEADING.test(rest) || FENCE.test(rest) || QUOTE.test(rest) || RULE.test(rest) || ITEM.test(rest);
   }
 
-  // Opens quotations and list items; returns what is inside.
+  // Opens quotations and list items; returns what is inside them.
   open(rest) {
     while (this.containers.length < DEEPEST) {
       const quote = QUOTE.exec(rest);
       const item = quote || RULE.test(rest) ? null : ITEM.exec(rest);
-      // In the middle of a paragraph only a list from 1 on begins, and not an empty item.
+      // A list can interrupt a paragraph only if it starts at 1 and its first item is not empty.
       if (item && this.leaf?.kind === "paragraph" && (!item[3] || /^(?!1[.)])\d/.test(item[2]))) return rest;
       if (!quote && !item) return rest;
       this.close();
@@ -197,7 +197,7 @@ export class Markdown {
     const fence = FENCE.exec(rest);
     if (heading) {
       this.close();
-      // One lower, because the page itself has the first.
+      // One level lower, because the page itself has the h1.
       const made = element(`h${Math.min(6, heading[1].length + 1)}`);
       made.append(...inline(rest.slice(heading[0].length, heading[0].length + LONGEST).replace(/(?:^|[ \t])#{1,20}[ \t]*$/, "")));
       this.add(this.place(), made);
@@ -210,7 +210,7 @@ export class Markdown {
     else this.words(rest.trimStart(), "\n");
   }
 
-  // --- where ------------------------------------------------------------------------------------------------------
+  // --- where nodes go ---------------------------------------------------------------------------------------------
 
   place() {
     const inner = this.containers.at(-1);

@@ -1,10 +1,10 @@
-// The list of conversations, to go on with.
+// The list of conversations that can be continued.
 
 import { get, post } from "./api.js";
 import { $, button, element } from "./dom.js";
 
 const SECOND = 1000;
-const PATIENCE = 10;  // Seconds between two looks while no agent works: another tab may have begun something.
+const PATIENCE = 10;  // Seconds between refreshes while no agent works: another tab may have started one.
 
 function when(seconds) {
   const then = new Date(seconds * 1000);
@@ -18,14 +18,14 @@ function setText(node, text) {
 }
 
 export class Sidebar {
-  // `page.open(id)` shows a conversation; `deleted(id)` is told of one that is gone, `asks(one)` of one that is not
-  // shown and waits for an answer, `drawn()` that the list looks different, and `looked()` that it was read anew.
+  // `page.open(id)` shows a conversation. `deleted(id)`: that one is gone. `asks(one)`: one that is not shown waits for
+  // an answer. `drawn()`: the list looks different. `looked()`: the list was read from the server again.
   constructor(page) {
     this.page = page;
     this.current = null;
     this.known = [];
     this.rows = new Map();  // By the ids of the conversations.
-    this.told = new Set();  // Of which it was said that they ask.
+    this.told = new Set();  // The conversations whose question was announced.
     this.looks = 0;
     this.lastSeen = 0;
     $("menu").addEventListener("click", () => this.toggle(!document.body.classList.contains("with-list")));
@@ -38,7 +38,7 @@ export class Sidebar {
     if (isOpen) $("fresh").focus();
   }
 
-  // From now on. Also in a tab that nobody looks at: its title says that an agent waits for an answer.
+  // Refreshes from now on, even in a hidden tab: its title shows that an agent waits for an answer.
   watch() {
     let seconds = 0;
     const timer = setInterval(() => {
@@ -49,7 +49,7 @@ export class Sidebar {
     addEventListener("focus", () => this.refresh());
   }
 
-  // Those that are not shown here.
+  // The conversations that wait for an answer and are not shown here.
   get asking() {
     return this.known.filter((one) => one.is_asking && one.id !== this.current);
   }
@@ -61,7 +61,7 @@ export class Sidebar {
       found = (await get("/api/conversations")).conversations;
     } catch (error) {
       this.isOver = error.status === 403;
-      return;  // The stream of the turn says that the server is gone.
+      return;  // The stream of the turn reports that the server is gone.
     }
     if (look < this.lastSeen) return;  // Answers may overtake each other.
     this.lastSeen = look;
@@ -75,7 +75,7 @@ export class Sidebar {
     this.draw();
   }
 
-  // Rows stay where they are unless the order changes: one that is replaced under somebody's finger is not clicked.
+  // Rows stay in place unless the order changes: a row that is replaced under somebody's finger gets no click.
   draw() {
     const list = $("conversations");
     const ids = new Set(this.known.map((one) => one.id));
@@ -87,7 +87,7 @@ export class Sidebar {
       this.fill(row, one);
       if (list.children[place] !== row) list.insertBefore(row, list.children[place] ?? null);
     });
-    if (list.contains(focused)) focused.focus();  // A row that is moved loses it.
+    if (list.contains(focused)) focused.focus();  // A row loses the focus when it is moved.
     $("no-conversations").hidden = this.known.length > 0;
     for (const one of this.asking) if (!this.told.has(one.id)) this.page.asks(one);
     this.told = new Set(this.asking.map((one) => one.id));
@@ -116,7 +116,7 @@ export class Sidebar {
     return element("li", "", open, remove);
   }
 
-  // The first click asks, the second one does it.
+  // The first click asks, the second one deletes.
   async remove(id, asking) {
     if (!asking.classList.contains("sure")) {
       asking.classList.add("sure");

@@ -1,4 +1,4 @@
-// A tool call: what was asked, what came, how long it took. Folded, and filled when somebody opens it; an edit is open.
+// A tool call: its input, its output, how long it took. Folded, and filled when somebody opens it; edits start open.
 
 import { diffBox, editsIn, isTelling } from "./diff.js";
 import { element, longText, seconds, visible } from "./dom.js";
@@ -20,7 +20,7 @@ export function gist(input) {
   return "";
 }
 
-// What a call is about, for somebody who has to decide on it or looks at it later.
+// The input of a call, for somebody who has to decide on it or looks at it later.
 export function inputBox(input) {
   const { edits, besides } = editsIn(input);
   if (edits.length) {
@@ -37,7 +37,7 @@ export function inputBox(input) {
 }
 
 export class ToolCall {
-  // `times`: of a turn that is being shown again, in seconds since it `began`: of the call's beginning, and of its end.
+  // `times`, for a turn that is shown again: when the call began and ended, in seconds since the turn `began`.
   constructor(event, times, began) {
     this.input = event.input;
     this.output = null;

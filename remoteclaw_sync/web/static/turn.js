@@ -1,4 +1,4 @@
-// One turn on the page: what was asked, and everything the agent does until it is done.
+// One turn on the page: the prompt, and everything the agent does until it is done.
 
 import { Card } from "./approval.js";
 import { events, imageAddress, post, ServerError } from "./api.js";
@@ -6,31 +6,31 @@ import { element, seconds, thousands } from "./dom.js";
 import { Markdown } from "./markdown.js";
 import { ToolCall } from "./tools.js";
 
-const BUDGET = 5;  // Milliseconds of a frame for showing what has come; the rest is the browser's, for layout.
+const BUDGET = 5;  // Milliseconds per frame for showing events; the rest is for the browser's layout.
 const STRETCH = 30;
-const SLICE = 6000;  // Characters of text that are shown at once.
+const SLICE = 6000;  // Characters of text that are added at once.
 
 const sleep = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
-// A page that nobody sees gets no frames.
+// A hidden page gets no animation frames.
 const nextFrame = () => new Promise((resolve) => (document.hidden ? setTimeout(resolve, 50) : requestAnimationFrame(resolve)));
 
 export class Turn {
-  // `page` is told: grew(), asked(card), and gets `announce(text)`.
+  // `page` needs grew() and asked(card).
   constructor(asked, page) {
     this.asked = asked;
     this.page = page;
     this.tools = new Map();
     this.cards = new Map();
     this.further = asked.further.map(([heard, text]) => ({ heard, text }));
-    this.open = null;  // What takes the next piece, and its kind.
-    this.waiting = [];  // Frames that are not shown yet.
-    this.received = 0;  // The number of the last one that came.
-    this.hold = null;  // They are not shown before this promise.
+    this.open = null;  // Where the next piece is added, and its kind.
+    this.waiting = [];  // Frames that have not been shown yet.
+    this.received = 0;  // The number of the last frame that arrived.
+    this.hold = null;  // Frames are not shown before this promise settles.
     this.isDone = false;
     this.isLeft = false;
     this.result = null;
     this.began = asked.since ?? performance.now() / 1000;
-    this.requests = 1;  // To the model, as far as can be seen from here.
+    this.requests = 1;  // To the model, estimated from the events.
     this.hasNewOutput = false;
     this.box = element("article", "agent busy", element("p", "who", asked.provider));
     this.box.setAttribute("aria-label", `Answer of ${asked.provider}`);
@@ -38,9 +38,9 @@ export class Turn {
     this.whole = element("section", "turn", said(asked.prompt, asked.images), this.box);
   }
 
-  // --- what has come ------------------------------------------------------------------------------------------------
+  // --- receiving ----------------------------------------------------------------------------------------------------
 
-  // Resolves at the end. After a lost connection it goes on behind the last event that came.
+  // Resolves at the end. After a lost connection it continues after the last event received.
   async follow() {
     let last = null;
     while (!this.isDone && !this.isLeft) {
@@ -76,7 +76,7 @@ export class Turn {
     this.wake?.();
   }
 
-  // Shows frames as they come, a little in each frame of the browser.
+  // Shows frames as they arrive, a few per animation frame of the browser.
   async drawAll() {
     this.isRead = false;
     for (;;) {
@@ -102,7 +102,7 @@ export class Turn {
     this.countRequest(frame.event);
     if (frame.event === "text" || frame.event === "thinking") {
       let { text } = event;
-      // Many small pieces at once are shown as one, and a large one as many.
+      // Many small pieces are shown as one, and a large one as many.
       while (text.length < SLICE && this.waiting[0]?.event === frame.event && !this.waiting[0].whole && !this.wasInterrupted(this.waiting[0]))
         text += JSON.parse(this.waiting.shift().data).text;
       this.settleBefore(frame);
@@ -125,7 +125,7 @@ export class Turn {
     else if (kind === "done") this.done(event.result);
   }
 
-  // What tools have put out is read with the next request.
+  // The model reads a tool's output with its next request.
   countRequest(kind) {
     if (kind === "tool_result") this.hasNewOutput = true;
     else if (this.hasNewOutput && ["text", "thinking", "tool_use"].includes(kind)) {
@@ -134,7 +134,7 @@ export class Turn {
     }
   }
 
-  // In stretches that the browser can skip while they are out of sight.
+  // Adds nodes in stretches that the browser can skip while they are out of sight.
   add(node) {
     if (!this.stretch || this.stretch.childElementCount >= STRETCH) {
       this.stretch = element("div", "stretch");
@@ -165,12 +165,12 @@ export class Turn {
     this.open = null;
   }
 
-  // What somebody said while the agent worked, where it was said.
+  // Shows what somebody said while the agent worked, at the place where it was said.
   sayFurther(frame) {
     while (this.wasInterrupted(frame)) this.interject(this.further.shift().text);
   }
 
-  // Whether something was said before this event that is not shown yet.
+  // Whether something was said before this event and is not shown yet.
   wasInterrupted(frame) {
     return this.further.length > 0 && this.further[0].heard < numberOf(frame);
   }
@@ -194,7 +194,7 @@ export class Turn {
   }
 
   permission(request, number) {
-    if (this.cards.has(request.id)) {  // It is told again after a lost connection.
+    if (this.cards.has(request.id)) {  // The server repeats it after a lost connection.
       this.cards.get(request.id).number = number;
       return;
     }
@@ -206,7 +206,7 @@ export class Turn {
     card.number = number;
     this.cards.set(request.id, card);
     this.add(card.box);
-    // An edit is shown once: in the card, and after the answer where the call is.
+    // An edit is shown only once: in the card, and after the answer in the call.
     const call = this.tools.get(request.tool_id)?.box;
     const wasOpen = call?.open;
     if (wasOpen) call.open = false;
@@ -219,9 +219,9 @@ export class Turn {
     else this.page.asked(card);
   }
 
-  // The agent waits for its answer: when there is anything later, there was one, or it was too late for it.
+  // The agent waits for its answer. So if a later event arrives, it was answered, or the answer came too late.
   settleBefore(frame) {
-    if (frame.event === "error" || frame.event === "done") return;  // It was stopped.
+    if (frame.event === "error" || frame.event === "done") return;  // The run was stopped.
     for (const card of this.cards.values()) if (card.number < numberOf(frame)) this.closeCard(card, "elsewhere");
   }
 
@@ -274,7 +274,7 @@ export class Turn {
 
   async steer(text) {
     const posted = post(`/api/runs/${this.asked.run_id}/steer`, { text });
-    // What comes meanwhile may be the answer to these words already, which is shown below them.
+    // Events that arrive meanwhile may already answer these words, and must be shown below them.
     this.hold = Promise.race([posted.catch(() => null), sleep(1000)]);
     const { heard } = await posted;
     if (this.isDone) return this.interject(text);
@@ -283,12 +283,12 @@ export class Turn {
   }
 }
 
-// Of an event, counted from 1. What a server tells again, before what it has written since, has none.
+// The number of an event, counted from 1. Open requests that a server repeats after a reconnect have none.
 function numberOf(frame) {
   return frame.id ? Number(frame.id.split("-")[1]) : NaN;
 }
 
-// Some agents count what was read from a cache as input, too.
+// Some agents also count tokens read from a cache as input.
 export function tokensOf(usage, isCachedInInput) {
   const cached = isCachedInInput ? 0 : usage.cache_read_tokens + usage.cache_write_tokens;
   return usage.input_tokens + usage.output_tokens + cached;
