@@ -190,7 +190,7 @@ class LeakLook:
             if not is_child and self._needle not in Path(f"/proc/{number}/environ").read_bytes():
                 return None
         except (OSError, ValueError):
-            return None  # It is gone meanwhile, or belongs to another user.
+            return None  # It has ended, or belongs to another user.
         return f"process {number} {stat[stat.index('(') : stat.rindex(')') + 1]}"
 
 

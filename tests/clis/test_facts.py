@@ -62,7 +62,7 @@ def test_the_folders_are_the_listed_clis() -> None:
 
 
 def test_facts_are_had_without_any_runtime() -> None:
-    """We chose that doctor, `providers` and the factory look at all CLIs without paying for four adapters."""
+    """By our choice doctor, `providers` and the factory look at all CLIs, but must not pay for four adapters."""
     script = (
         "import sys\n"
         "from remoteclaw_sync.clis.registry import all_facts\n"

@@ -1,4 +1,4 @@
-"""A fifth CLI is its folder and one line: made from the recipes in a copy of the package, all of which knows it."""
+"""A fifth CLI is its folder and one line: made from the recipes in a copy of the package, and known throughout it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each runtime recognises that a tool may be running in what a slow consumer has not yet read: recorded runs of the
+"""In output that a slow consumer has not read yet, each runtime sees that a tool may be running: recorded runs of the
 CLIs."""
 
 from __future__ import annotations

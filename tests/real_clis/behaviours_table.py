@@ -1,7 +1,7 @@
 """Which tests of the real-CLI suite show which behaviour, and what README says when they pass.
 
-A test's name stands for one in `test_claude.py` for Claude, and so on; tests in a file for all CLIs are named with
-their file. A name stands for all cases of that test (for that CLI), `name[400` for those whose id begins with `400`.
+Tests are named as in `test_claude.py` for Claude, and so on; those in a file for all CLIs start with the file's name.
+A name stands for all cases of that test (for that CLI), `name[400` for those whose id begins with `400`.
 """
 
 from __future__ import annotations

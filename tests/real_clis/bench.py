@@ -133,7 +133,7 @@ class Bench:
         # OpenCode takes its folder from $PWD, not from the real working directory.
         environment = {**self.env, "PWD": str(folder), **(env or {})}
         executable = shutil.which(argv[0], path=environment["PATH"]) or argv[0]
-        # Files, not pipes: three of the CLIs exit without waiting for a full pipe to drain.
+        # Files, not pipes: three of the CLIs exit without flushing a full pipe.
         with tempfile.TemporaryFile(dir=self.tmp) as out, tempfile.TemporaryFile(dir=self.tmp) as err:
             child = subprocess.Popen(
                 [executable, *argv[1:]],

@@ -129,7 +129,7 @@ LIVE_CLIS: dict[str, LiveCli] = {
             takes_reasons=False,
             asks_for_agents=False,  # They are refused without asking.
             marks_retries=False,
-            vague=frozenset({404}),  # Told as 500, with the API's words.
+            vague=frozenset({404}),  # Reported as 500, with the API's words.
         ),
         LiveCli(
             ALL_CLIS["opencode"],

@@ -78,7 +78,7 @@ provider = "lab"
 
 
 def environment(name: str, bench: Bench) -> dict[str, str]:
-    """Points the agent at the model server, in addition to what the bench sets for the four CLIs."""
+    """What points the agent at the model server, in addition to what the bench has for the four CLIs."""
     url = bench.server.url
     if name == "qwen":
         settings = {"security": {"auth": {"selectedType": "openai"}}, "privacy": {"usageStatisticsEnabled": False}}

@@ -217,7 +217,7 @@ def test_a_background_shell_is_waited_for_as_long_as_linger_says(bench: Bench) -
 def test_a_resumed_session_keeps_its_id_and_the_model_sees_the_earlier_turn(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As inside another Claude: otherwise a child session would not be stored, and could not be resumed.
+    # As inside another Claude, where a child session would not be stored, and could not be resumed.
     for name in ("CLAUDECODE", "CLAUDE_CODE_CHILD_SESSION"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("CLAUDE_CODE_SESSION_ID", "11111111-2222-4333-8444-555555555555")

@@ -211,8 +211,7 @@ def test_an_interrupt_ends_text_tools_hangs_and_open_approvals_and_keeps_the_pro
 
 
 def test_one_shot_runs_and_sessions_take_up_each_others_conversations_and_lose_nothing(bench: Bench) -> None:
-    """Within one minute of a session's start, `session/load` would reset the conversation and the next start delete
-    it."""
+    """Within one minute, `session/load` would reset the conversation, and the next start would delete it."""
     words = ["One.", "Two.", "Three.", "Other.", "Four."]
     bench.server.script([Turn(text=word, usage=Usage(10, 5)) for word in words])
     runtime = GeminiCliRuntime()

@@ -1,4 +1,4 @@
-"""OpenCodeCliRuntime with the real OpenCode 2: what has to work with it."""
+"""OpenCodeCliRuntime with the real OpenCode 2: what has to work on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Anthropic Messages, in Claude Code's usage."""
+"""Anthropic Messages, as Claude Code speaks it."""
 
 from __future__ import annotations
 

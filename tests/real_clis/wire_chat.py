@@ -1,4 +1,4 @@
-"""OpenAI chat completions, in the usage of OpenCode's openai-compatible provider."""
+"""OpenAI chat completions, as OpenCode's openai-compatible provider speaks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemini generateContent, in Gemini CLI's usage."""
+"""Gemini generateContent, as Gemini CLI speaks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI Responses, in Codex's usage."""
+"""OpenAI Responses, as Codex speaks it."""
 
 from __future__ import annotations
 

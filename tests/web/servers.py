@@ -118,7 +118,7 @@ class Server:
                 if needle in Path(f"/proc/{pid}/environ").read_bytes():
                     found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
             except OSError:
-                pass  # It is gone meanwhile.
+                pass  # It has ended.
         return found
 
     def _address(self) -> str:

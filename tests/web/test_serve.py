@@ -329,7 +329,7 @@ def open_files(pid: int) -> list[str]:
         try:
             links.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
         except OSError:
-            pass  # It was closed meanwhile.
+            pass  # It has been closed.
     return [link for link in links if link.startswith(folder) and not link.endswith("server.lock")]
 
 
