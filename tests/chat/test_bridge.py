@@ -657,7 +657,7 @@ def test_a_python_function_is_a_tool_of_the_agent(make: Any, state: Path) -> Non
 
 
 def test_tools_that_cannot_be_served_are_a_failed_run(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this test because an embedded interpreter has no Python to start the relay with."""
+    """In this test, because an embedded interpreter has no Python to start the relay with."""
     monkeypatch.setattr("sys.executable", "")
     runtime = ScriptedRuntime()
     result = make(runtime, tools=[len_of]).handle(message("hi"))
