@@ -80,7 +80,7 @@ def test_after_a_resize_the_status_fits_and_what_was_folded_is_gone(tmp_path: Pa
         terminal.read_until(lambda output: len(STATUS.findall(output[before:])) > 5)
         terminal.type("\x03")
         terminal.finish()
-    drawn = STATUS.findall(terminal.output[before:])[2:]  # The first two may have been under way.
+    drawn = STATUS.findall(terminal.output[before:])[2:]  # One may already have been on its way.
     assert all(display_width(line) < 14 for line in drawn)
     assert any(line.endswith("…") for line in drawn)
     # The earlier status, of about 25 columns, now takes two rows of 14: the cursor goes up one.

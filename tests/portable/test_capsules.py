@@ -76,7 +76,7 @@ def test_what_was_said_here_since_is_not_overwritten_unless_the_caller_wants_it(
 
 @pytest.mark.parametrize("provider", ["claude", "gemini"])
 def test_what_a_cli_writes_at_its_exit_is_not_something_that_was_said(provider: str, machines: Machines) -> None:
-    """A process of Claude 2.1.326 that stays writes its records when it ends, after the last turn was exported."""
+    """A process of Claude 2.1.326 that stays does its bookkeeping when it ends, after the last turn was exported."""
     one, two = machines(provider)
     one.say("first")
     two.take(one.export())
