@@ -1,4 +1,4 @@
-"""Fixtures for all tests: whatever a test leaks fails it."""
+"""Fixtures for all tests: a test fails if it leaks anything."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ pytest.register_assert_rewrite("tests.fakes")
 
 from remoteclaw_sync import files  # noqa: E402
 from remoteclaw_sync.engine import one_writer  # noqa: E402
-from tests.fakes import Container, Gate, wait_until  # noqa: E402 - its asserts are rewritten only if that was asked for before
+from tests.fakes import Container, Gate, wait_until  # noqa: E402 - only after the line above are its asserts rewritten
 from tests.redis_server import RedisServer, need_redis  # noqa: E402
 
-TEST_VARIABLE = "REMOTECLAW_SYNC_TEST_ID"  # Inherited by whatever a test starts, so that it can be found.
+TEST_VARIABLE = "REMOTECLAW_SYNC_TEST_ID"  # Inherited by everything a test starts, so that it can be found.
 VOLATILE_VARIABLES = {"PYTEST_CURRENT_TEST", TEST_VARIABLE, "TMPDIR"}
-LEAK_PATIENCE = 8.0  # Seconds for what ends by itself: a polling thread a second, a guard process two.
+LEAK_PATIENCE = 8.0  # Seconds for what ends by itself: a polling thread takes one, a guard process two.
 LONG = ("slow", "real_cli")
 TESTS = Path(__file__).resolve().parent
-A_MOMENT = 0.1  # Seconds for a thread that is just ending; a collection of garbage takes longer.
+A_MOMENT = 0.1  # Seconds for a thread that is just ending; a garbage collection takes longer.
 HAS_PROC = os.path.exists("/proc/self/environ")
 
 
 def pytest_configure() -> None:
-    """A shell script has SIGINT ignored in what it starts with `&`, and so would all that the tests start: Ctrl-C is
-    one of the things they test."""
+    """A shell script starts programs with `&` with SIGINT ignored, and the programs that the tests start would inherit
+    that. But Ctrl-C is one of the things they test."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the whole suite, run what takes little time, unless `-m` says otherwise. A file that is named runs whole."""
+    """Of the whole suite, run only the quick tests, unless `-m` is given. A file that is named runs completely."""
     if config.option.markexpr or not _whole_suite_is_asked_for(config):
         return
     long = {item for item in items if any(item.get_closest_marker(name) for name in LONG)}
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What pytest has collected, hundreds of thousands of objects, is not looked through by each `gc.collect()`."""
+    """Keep each `gc.collect()` from looking through what pytest has collected: hundreds of thousands of objects."""
     gc.freeze()
 
 
@@ -59,8 +59,8 @@ def _whole_suite_is_asked_for(config: pytest.Config) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where none may be written beside the sources, each Python that a test starts would compile all it imports anew,
-    which is two thirds of its time. So they get a folder for it."""
+    """If no bytecode may be written beside the sources, each Python that a test starts would compile everything it
+    imports again, which takes two thirds of its time. So they get a folder for it."""
     with pytest.MonkeyPatch.context() as patch:
         if sys.dont_write_bytecode:
             patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
@@ -70,7 +70,7 @@ def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of all tests, one after the other: each has to leave it empty."""
+    """Shared by all tests, one after the other: each has to leave it empty."""
     return tmp_path_factory.mktemp("tmp")
 
 
@@ -78,11 +78,12 @@ def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def nothing_leaks(request: pytest.FixtureRequest, temporary_folder: Path) -> Iterator[None]:
     """Fails a test that leaves a thread, a process, a zombie, a file descriptor, a temporary file or a variable.
 
-    Set up before and torn down after all other fixtures of a test, so those may start what they end.
+    It is set up before all other fixtures of a test and torn down after them, so they may start things that they end
+    themselves.
     """
     if request.node.get_closest_marker("redis"):
-        request.getfixturevalue("redis_url")  # Shared by all tests, so no leak of this one.
-    # Real CLIs leave caches in the temporary folder; their bench gives them one of its own.
+        request.getfixturevalue("redis_url")  # Shared by all tests, so it is not a leak of this one.
+    # Real CLIs leave caches in the temporary folder; their bench gives them their own.
     in_own_tmp = "real_clis" not in request.path.parts
     identity = uuid.uuid4().hex
     env_before = _environment()
@@ -95,7 +96,7 @@ def nothing_leaks(request: pytest.FixtureRequest, temporary_folder: Path) -> Ite
     try:
         yield
         leaks = look.leaks()
-        files.remove_user_folder(one_writer.FOLDER)  # It stays until the process exits, but nothing may be in it.
+        files.remove_user_folder(one_writer.FOLDER)  # It stays until the process exits, but it must be empty.
         left = sorted(os.listdir(temporary_folder))
         env_after = _environment()
     finally:
@@ -129,7 +130,7 @@ def gate(tmp_path: Path) -> Iterator[Callable[[], Gate]]:
 
 @pytest.fixture
 def container() -> Iterator[Container]:
-    """For tests of what looks at, or ends, any process of this user."""
+    """For tests of code that looks at, or ends, any process of this user."""
     try:
         made = Container()
     except OSError as error:
@@ -140,7 +141,7 @@ def container() -> Iterator[Container]:
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """Of a server that all tests share, each with its own prefix."""
+    """The URL of a server that all tests share, each with its own prefix."""
     server = RedisServer(need_redis())
     yield server.url
     server.close()
@@ -151,10 +152,10 @@ def _environment() -> dict[str, str]:
 
 
 class LeakLook:
-    """What there was before a test, to compare with what there is after it.
+    """A snapshot from before a test, to compare with what there is after it.
 
-    Of all processes on the machine only those that are new are looked at, and only those that are children of this
-    one, or that the test's variable shows to be its descendants, are counted.
+    Only processes that are new on the machine are looked at, and only children of this process and those whose
+    environment has the test's variable are counted.
     """
 
     def __init__(self, identity: str) -> None:
@@ -163,7 +164,7 @@ class LeakLook:
         self._before = _threads() | _descriptors()
 
     def leaks(self, patience: float = LEAK_PATIENCE) -> set[str]:
-        """All that must not outlive a test, each described in words; after some patience for what ends by itself."""
+        """Everything that must not outlive a test, described in words, after waiting for what ends by itself."""
         if wait_until(lambda: not self._found(), A_MOMENT):
             return set()
         gc.collect()
@@ -174,7 +175,7 @@ class LeakLook:
         return (_threads() | _descriptors()) - self._before | self._processes()
 
     def _processes(self) -> set[str]:
-        """Children of this process, dead or alive, and whatever a test or its children started."""
+        """Children of this process, dead or alive, and everything a test or its children started."""
         return {
             description
             for number in _numbers() - self._numbers_before
@@ -182,14 +183,14 @@ class LeakLook:
         }
 
     def _describe(self, number: str) -> str | None:
-        """None for one that is not the test's."""
+        """None for a process that is not the test's."""
         try:
             stat = Path(f"/proc/{number}/stat").read_text(errors="replace")
             is_child = int(stat.rpartition(")")[2].split()[1]) == os.getpid()
             if not is_child and self._needle not in Path(f"/proc/{number}/environ").read_bytes():
                 return None
         except (OSError, ValueError):
-            return None  # Gone meanwhile, or another user's.
+            return None  # It has ended, or belongs to another user.
         return f"process {number} {stat[stat.index('(') : stat.rindex(')') + 1]}"
 
 
@@ -203,10 +204,10 @@ def _descriptors() -> set[str]:
         try:
             found.add(f"descriptor {name} ({os.readlink(f'/proc/self/fd/{name}')})")
         except OSError:
-            pass  # The one of listdir() itself.
+            pass  # The descriptor of listdir() itself.
     return found
 
 
 def _numbers() -> set[str]:
-    """Of all processes on this machine."""
+    """The ids of all processes on this machine."""
     return {name for name in os.listdir("/proc") if name.isdigit()} if HAS_PROC else set()

@@ -1,8 +1,8 @@
 """A scriptable CLI: does what the JSON list of steps in its first argument says (`@path`: in that file).
 
-A step is `[name, argument...]`, and each function below named `do_<name>` is one. It runs under `python -I -S`, where
-only the standard library can be imported and starting takes a few milliseconds. Waiting is done on FIFOs (see
-`Gate` in fakes.py), so that a test decides when something happens and nobody sleeps.
+A step is `[name, argument...]`; each function below named `do_<name>` implements one. It runs under `python -I -S`,
+where only the standard library can be imported and startup takes a few milliseconds. Steps wait on FIFOs (see `Gate` in
+fakes.py), so that the test decides when something happens and nobody sleeps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 
-TYPE_CHECKING = False  # `typing` takes a fifth of the time that starting takes.
+TYPE_CHECKING = False  # Importing `typing` would take a fifth of the startup time.
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 BLOCK = 1 << 20
 RLIMIT_LOCKS = 10
 
-received = b""  # What came on stdin so far.
+received = b""  # What has arrived on stdin so far.
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -40,12 +40,12 @@ def do_text(text: str) -> None:
 
 
 def do_raw(latin1: str, fd: int = 1) -> None:
-    """These bytes as they are; each call is a write of its own."""
+    """Write these bytes as they are; each call is a separate write."""
     write_all(fd, latin1.encode("latin-1"))
 
 
 def do_repeat(latin1: str, times: int, fd: int = 1) -> None:
-    """These bytes so many times, in large writes. `%d` becomes the number of the repetition."""
+    """Write these bytes `times` times, in large writes. `%d` becomes the number of the repetition."""
     lines, size = [], 0
     for number in range(times):
         lines.append(latin1.replace("%d", str(number)))
@@ -57,7 +57,7 @@ def do_repeat(latin1: str, times: int, fd: int = 1) -> None:
 
 
 def do_flood(size: int, fd: int, filler: str = "x") -> None:
-    """So many bytes without an end of line."""
+    """Write `size` bytes without an end of line."""
     block = filler.encode("latin-1") * BLOCK
     while size > 0:
         write_all(fd, block[:size])
@@ -72,7 +72,7 @@ def do_wait(fifo: str) -> None:
 
 
 def do_notify(fifo: str) -> None:
-    """Tell the test that this point is reached, and by whom."""
+    """Tell the test that this point is reached, and by which process."""
     fd = os.open(fifo, os.O_RDWR)
     os.write(fd, b"%d\n" % os.getpid())
     os.close(fd)
@@ -94,7 +94,7 @@ def do_record(path: str) -> None:
         "stdin": received.decode("utf-8", "surrogateescape"),
         "pid": os.getpid(),
         "session": os.getsid(0),
-        "fds": sorted(int(name) for name in os.listdir("/proc/self/fd"))[:-1],  # The last is listdir's own.
+        "fds": sorted(int(name) for name in os.listdir("/proc/self/fd"))[:-1],  # The last one is listdir's own.
         "blocked": sorted(int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())),
     }
     with open(path + ".new", "w") as file:
@@ -115,7 +115,7 @@ def do_on(signal_name: str, steps: list[Any]) -> None:
 
 
 def do_fork(steps: list[Any], setsid: bool = False, clear_env: bool = False) -> None:
-    """A child that does these steps and exits. It keeps the pipes unless its steps close them."""
+    """Fork a child that does these steps and exits. It keeps the pipes unless its steps close them."""
     if os.fork():
         return
     if setsid:
@@ -132,7 +132,7 @@ def do_own_group() -> None:
 
 
 def do_drop_tag() -> None:
-    """Set the limit for file locks, by which the descendants of a run are known."""
+    """Set the limit for file locks: it is what marks the descendants of a run."""
     import resource
 
     hardest = resource.getrlimit(RLIMIT_LOCKS)[1]
@@ -140,7 +140,7 @@ def do_drop_tag() -> None:
 
 
 def do_beat(seconds: float, times: int, latin1: str, fd: int = 1) -> None:
-    """Write these bytes now and then: what a watchdog measures is time, so here it has to pass."""
+    """Write these bytes at intervals: a watchdog measures time, so here time has to pass."""
     for _ in range(times):
         write_all(fd, latin1.encode("latin-1"))
         time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""What tests of the engine are made of: a runtime for the fake CLI, gates between test and CLI, bounded waiting."""
+"""Building blocks for tests of the engine: a runtime for the fake CLI, gates between test and CLI, bounded waiting."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def fake_command(*steps: Step, script_file: Path | None = None) -> list[str]:
 
 
 def quick_command(*steps: Step) -> list[str]:
-    """The simplest of the steps as a shell script, which starts in 2 ms where Python needs 30 (and on a busy machine
-    half a second): for tests of clocks that run from the start."""
+    """The simplest steps as a shell script, which starts in 2 ms where Python needs 30 (and half a second on a busy
+    machine): for tests of clocks that run from the start."""
     return ["/bin/sh", "-c", "\n".join(_in_shell(*step) for step in steps) or ":"]
 
 
@@ -79,12 +79,12 @@ def _in_shell(name: str, *arguments: Any) -> str:
     raise ValueError(f"no shell knows the step {name}")
 
 
-# What a shell does by itself. (It sleeps by a child, which may outlive it.)
+# Steps that a shell can do. (It sleeps with the help of a child, which may outlive it.)
 SIMPLE_STEPS = {"text", "line", "notify", "exit", "hang"}
 
 
 def _command(*steps: Step) -> list[str]:
-    """That of the quickest program which does these steps."""
+    """The command line of the quickest program that can do these steps."""
     simple = all(name in SIMPLE_STEPS and len(arguments) <= 1 for name, *arguments in steps)
     if simple and len(json.dumps(steps)) < LONGEST_ARGUMENT:
         return quick_command(*steps)
@@ -109,7 +109,7 @@ class FakeRuntime(CLIRuntimeBase):
         return {}
 
     def extract_event(self, line: str) -> AgentEvent | Iterable[AgentEvent] | None:
-        message = json.loads(line, strict=False)  # As the engine does: raw control characters are let through.
+        message = json.loads(line, strict=False)  # As in the engine: raw control characters are allowed.
         match message.get("type"):
             case "text":
                 return AgentTextEvent(message["text"])
@@ -129,17 +129,18 @@ class FakeRuntime(CLIRuntimeBase):
 
 
 def quick(*steps: Step, **options: Any) -> FakeRuntime:
-    """A runtime for such a script."""
+    """A runtime for these steps as a shell script."""
     return FakeRuntime(command=quick_command(*steps), **options)
 
 
 def done(events: Iterable[AgentEvent]) -> AgentRunResult:
-    """The result of a complete run; checks that `done` came once and last."""
+    """The result of a complete run; checks that there was exactly one `done`, at the end."""
     return finished(events)[1]
 
 
 def finished(events: Iterable[AgentEvent]) -> tuple[list[AgentEvent], AgentRunResult]:
-    """All events of a complete run before its `done`, and the result; checks that `done` came once and last."""
+    """All events of a complete run before its `done`, and the result; checks that there was exactly one `done`, at the
+    end."""
     *others, last = list(events)
     assert isinstance(last, AgentDoneEvent)
     assert not any(isinstance(event, AgentDoneEvent) for event in others)
@@ -154,7 +155,7 @@ def dialect_of(runtime: CLIRuntimeBase) -> Dialect:
 
 
 def events_from(runtime: CLIRuntimeBase, *lines: str | Mapping[str, Any]) -> list[AgentEvent]:
-    """What these lines mean to this runtime, read the way its runs read them."""
+    """The events that this runtime makes of these lines, read as in its runs."""
     sources = [line if isinstance(line, str) else json.dumps(line) for line in lines]
     return dialect_of(runtime).events("\n".join(sources).encode())
 
@@ -165,7 +166,7 @@ def codes(events: Iterable[AgentEvent]) -> list[str | None]:
 
 
 def wait_until(predicate: Callable[[], Any], timeout: float = PATIENCE) -> bool:
-    """Whether this came true in time. For what the kernel does and tells nobody about."""
+    """Whether this became true in time. For changes in the kernel that nobody is notified of."""
     deadline = time.monotonic() + timeout
     while not predicate():
         if time.monotonic() > deadline:
@@ -175,7 +176,7 @@ def wait_until(predicate: Callable[[], Any], timeout: float = PATIENCE) -> bool:
 
 
 class PassingTime:
-    """The clock of a runtime's runs, which can be put forward: silence for which nobody has to wait."""
+    """The clock of a runtime's runs, which can be put forward: silence without waiting."""
 
     def __init__(self, runtime: CLIRuntimeBase) -> None:
         self._ahead = 0.0
@@ -201,7 +202,7 @@ class Gate:
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
         self.path = str(path)
-        self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # Both ends, so that nobody blocks on opening it.
+        self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # Both ends, so that opening it does not block.
 
     def __enter__(self) -> Gate:
         return self
@@ -217,7 +218,7 @@ class Gate:
         os.write(self._fd, b"!")
 
     def wait(self) -> int:
-        """Wait (bounded) for one `notify`; returns the pid of who came."""
+        """Wait (bounded) for one `notify`; returns the pid of the process that sent it."""
         data = b""
         while not data.endswith(b"\n"):
             ready, _, _ = select.select([self._fd], [], [], PATIENCE)
@@ -227,7 +228,7 @@ class Gate:
 
 
 def alive(pid: int) -> bool:
-    """Whether there is such a process that is not dead (a zombie is)."""
+    """Whether this process exists and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -236,29 +237,29 @@ def alive(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Of all threads of this process."""
+    """The children of all threads of this process."""
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # A thread that has ended since.
+        with contextlib.suppress(OSError):  # The thread has ended since.
             found += map(int, path.read_text().split())
     return found
 
 
 def is_guarded(host: int) -> bool:
-    """Whether this host has a CLI and, some milliseconds later, the guard that ends it if the host is killed."""
+    """Whether this host has a CLI and, some milliseconds later, the guard that ends the CLI if the host is killed."""
     return len(children(host)) == 2
 
 
 def is_kept_waiting(pid: int) -> bool:
-    """Whether this process writes to a pipe that is full."""
+    """Whether this process is blocked on writing to a full pipe."""
     return "pipe_write" in Path(f"/proc/{pid}/wchan").read_text()
 
 
 class Container:
-    """A place whose processes see only each other: for tests of what looks at all processes of this user.
+    """A place whose processes see only each other: for tests of code that looks at all processes of this user.
 
-    Other programs, and other copies of these tests, are neither seen nor touched from inside. Raises OSError where
-    none can be made.
+    Other programs, and other copies of these tests, are neither visible nor touched from inside. Raises OSError where
+    it cannot be created.
     """
 
     def __init__(self) -> None:
@@ -289,11 +290,12 @@ class Container:
         self.close()
 
     def close(self) -> str:
-        """End all that is in there. Returns what `unshare` complained of."""
+        """End everything in there. Returns what `unshare` complained about."""
         return self._process_1.communicate(timeout=PATIENCE)[1].strip()
 
     def kill(self, process: subprocess.Popen[Any]) -> None:
-        """SIGKILL to what was started with `inside`, if it is still there. `process` only waits for it, outside."""
+        """Send SIGKILL to what was started with `inside`, if it is still running. `process`, outside, only waits for
+        it."""
         if process.poll() is None:
             for pid in children(process.pid):
                 os.kill(pid, signal.SIGKILL)
@@ -301,7 +303,7 @@ class Container:
 
 
 def start_host(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-    """A Python program of a user, in a process of its own. Its stdout is a pipe. `inside`: a command that starts it."""
+    """Start a user's Python program in a separate process. Its stdout is a pipe. `inside`: a command that starts it."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **options.pop("env", {})}
     return subprocess.Popen(
         [
@@ -320,7 +322,7 @@ def start_host(code: str, *arguments: str, **options: Any) -> subprocess.Popen[s
 
 
 def run_host(code: str, *arguments: str, **options: Any) -> str:
-    """What such a program prints; it must exit with 0 and say nothing on stderr."""
+    """What such a program prints; it must exit with 0 and print nothing on stderr."""
     with start_host(code, *arguments, **options) as host:
         try:
             out, err = host.communicate(timeout=3 * PATIENCE)  # It does much more than one thing.

@@ -1,4 +1,4 @@
-"""CLIs as npm and the vendors' installers lay them out, with any program in the place of the real one."""
+"""CLIs as npm and the vendors' installers lay them out, with any program in place of the real one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from remoteclaw_sync.clis.registry import all_facts
 
-# Provider -> the npm package it comes from, and the version that is tested.
+# Provider -> the npm package it comes from, and the tested version.
 PACKAGES = {cli.name: (cli.support[0].package, cli.tested) for cli in all_facts()}
 TESTED_VERSIONS = {cli.name: cli.tested for cli in all_facts()}
 
@@ -31,7 +31,7 @@ STUBS = {
 
 
 def npm_install(prefix: Path, provider: str, version: str, program: str | bytes, *, package: str | None = None) -> Path:
-    """`npm install -g` of that package into a prefix; returns the link in its bin folder."""
+    """What `npm install -g` of that package into a prefix makes; returns the link in the prefix's bin folder."""
     name = package or PACKAGES[provider][0]
     folder = prefix / "lib" / "node_modules" / name
     (folder / "bin").mkdir(parents=True)
@@ -49,7 +49,7 @@ def npm_install(prefix: Path, provider: str, version: str, program: str | bytes,
 
 
 def put_program(path: Path, program: str | bytes) -> Path:
-    """A file that may be executed."""
+    """Write an executable file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(program.encode() if isinstance(program, str) else program)
     path.chmod(0o755)
@@ -57,12 +57,12 @@ def put_program(path: Path, program: str | bytes) -> Path:
 
 
 def python_program(code: str) -> str:
-    """A program in Python. It finds its arguments in `argv`."""
+    """A Python program. Its arguments are in `argv`."""
     return f"#!{sys.executable} -IS\nimport json, os, sys\nargv = sys.argv[1:]\n{code}"
 
 
 def refusing(flag: str, words: str, *, stream: str = "stderr", otherwise: str = "") -> str:
-    """A program that exits with these words if it is given this flag."""
+    """A program that prints these words and exits with 1 if it is given this flag."""
     return python_program(
         f"if any(argument.split('=')[0] == {flag!r} for argument in argv):\n"
         f"    print({words!r}, file=sys.{stream})\n"

@@ -1,9 +1,9 @@
-"""Runs that are interrupted at a random moment, on all four CLIs' fakes, and what is left of them.
+"""Runs that are interrupted at a random moment, on fakes of all four CLIs, and what is left of them.
 
     python -m tests.interrupted_runs --way=sigint --runs=500
 
-Each run has Python tools, an MCP server with a secret, a system prompt and what else makes its CLI's runtime prepare
-something outside its process. Prints what was found as JSON; exit code 1 if anything was left.
+Each run has Python tools, an MCP server with a secret, a system prompt and everything else that makes its CLI's runtime
+prepare something outside its process. Prints the findings as JSON; exits with 1 if anything was left.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from typing import Any
 from remoteclaw_sync import CLIRuntimeBase, McpServerConfig, create_cli_runtime
 from remoteclaw_sync.testing import FakeAnswer, write_fake_cli
 
-LATEST = 0.060  # Seconds after the start of a run by which its interrupt comes: a fake CLI is up and talking by then.
-PATIENCE = 30.0  # Seconds for what goes on in the background after an interrupted close().
+LATEST = 0.060  # Seconds after the start of a run within which it is interrupted: a fake CLI is up and talking by then.
+PATIENCE = 30.0  # Seconds for what continues in the background after an interrupted close().
 PNG = b"\x89PNG\r\n\x1a\n"
 
 RUNTIMES: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -42,7 +42,7 @@ RUNTIMES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 class TimeIsUp(Exception):
-    """What somebody's signal handler, or time limit, raises."""
+    """What a user's signal handler, or time limit, raises."""
 
 
 class Interrupter:
@@ -76,8 +76,8 @@ class Interrupter:
         os.kill(os.getpid(), self._number)
 
     def _strike_thread(self) -> None:
-        # Up to CPython 3.11 a new thread has for a moment the number of the one that starts it, and may be given what
-        # is meant for that: then it dies before it begins, and Thread.start() never returns.
+        # Up to CPython 3.11 a new thread briefly has the id of the thread that starts it, and may get the exception
+        # meant for that one: then it dies before it begins, and Thread.start() never returns.
         while _is_in(threading.Thread.start, self._target):
             time.sleep(0.001)
         if self.armed:
@@ -118,7 +118,7 @@ VERBS: tuple[Callable[[CLIRuntimeBase, dict[str, Any]], None], ...] = (by_execut
 
 
 class Home:
-    """A user's machine: his CLIs, his project with settings of its own, his temporary folder."""
+    """A user's machine: the CLIs, a project with its own settings, a temporary folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -140,7 +140,7 @@ class Home:
         return create_cli_runtime(provider, command=str(self.clis / provider), timeout=60.0, **options)
 
     def files(self) -> dict[str, bytes | None]:
-        """What is there, but for what the fake CLIs write down."""
+        """All files in there, except what the fake CLIs write down."""
         return {
             str(path.relative_to(self.root)): path.read_bytes() if path.is_file() else None
             for path in sorted(self.root.rglob("*"))
@@ -174,7 +174,7 @@ def open_descriptors() -> dict[str, str]:
         try:
             found[name] = os.readlink(f"/proc/self/fd/{name}")
         except OSError:
-            pass  # The one of listdir() itself.
+            pass  # The descriptor of listdir() itself.
     return found
 
 
@@ -184,7 +184,7 @@ def children() -> list[str]:
 
 
 def interrupted_runs(home: Home, way: str, runs: int, seed: int) -> dict[str, Any]:
-    """Do them; what is left of them in the end, and how many were hit."""
+    """Do the runs; returns what is left of them in the end, and how many were hit."""
     interrupter = Interrupter(way, seed)
     threads_before, files_before, descriptors_before = set(threading.enumerate()), home.files(), open_descriptors()
     escaped = 0
@@ -201,7 +201,7 @@ def interrupted_runs(home: Home, way: str, runs: int, seed: int) -> dict[str, An
                 escaped += 1  # It came after the end of the run, or while it was being caught.
 
     if way == "async":
-        # One thread for all of them: the number of one that has ended is given to another, perhaps of the library's.
+        # One thread for all of them: the id of a thread that has ended is reused, perhaps for a thread of the library.
         worker = threading.Thread(target=all_runs)
         worker.start()
         worker.join()

@@ -1,9 +1,9 @@
-"""A fake agent that speaks ACP 1: as much of it as its client may rely on, and some of what agents do otherwise.
+"""A fake agent that speaks ACP 1: as much of it as its client may rely on, and some of what agents do differently.
 
     python -I -S live_acp.py <folder> [arguments]
 
-A prompt that is a JSON list is what it does in the turn, step by step; any other prompt is answered with "re: " and the
-prompt. It keeps in the folder all that it was sent (`<pid>.in`), how it was started (`<pid>.start`) and its sessions.
+A prompt that is a JSON list holds the steps of the turn; any other prompt is answered with "re: " and the prompt. The
+agent keeps in the folder everything it was sent (`<pid>.in`), how it was started (`<pid>.start`) and its sessions.
 `FAKE_AGENT` in its environment is a JSON object that changes what it says: answers by method, and `quirks`.
 """
 
@@ -30,7 +30,7 @@ MODELS = {"currentModelId": "own-model", "availableModels": [{"modelId": "own-mo
 
 
 class Cancelled(Exception):
-    """The turn is to end."""
+    """The turn has to end."""
 
 
 class Agent:
@@ -204,19 +204,19 @@ class Session:
                 self.tell("tool_call_update", toolCallId=call_id, status="failed")
 
     def do_deafen(self) -> None:
-        """No cancel is taken from now on."""
+        """Ignore all further cancels."""
         self.is_deaf = True
 
     def do_exit(self) -> None:
         os._exit(1)
 
     def do_ask(self, call: dict[str, Any], kinds: list[str]) -> None:
-        """For permission; the answer is told."""
+        """Ask for permission; the answer becomes text."""
         options = [{"optionId": f"id_of_{kind}", "name": "allow everything", "kind": kind} for kind in kinds]
         self.do_request("session/request_permission", {"toolCall": call, "options": options})
 
     def do_request(self, method: str, params: dict[str, Any]) -> None:
-        """A request, which no cancel releases; its answer is told."""
+        """Send a request that no cancel releases; the answer becomes text."""
         number = next(self.agent.numbers)
         self.agent.say(id=number, method=method, params={"sessionId": self.name, **params})
         with self.agent.news:

@@ -1,11 +1,11 @@
-"""A fake Claude Code that stays: it speaks the control protocol of the real one, as far as its client may rely on it.
+"""A fake Claude Code that stays: it speaks as much of the real one's control protocol as its client may rely on.
 
     python -I -S live_claude.py <folder> [the arguments of the real one]
 
-A prompt that is a JSON list is what it does in the turn, step by step; any other prompt is answered with "re: " and the
-prompt, unless the folder has the steps of that prompt (`<prompt>.steps`). It remembers its conversations in the folder,
-one file each, so another process can resume them, and keeps there all that it was sent (`<pid>.in`) and how it was
-started (`<pid>.start`).
+A prompt that is a JSON list holds the steps of the turn; any other prompt is answered with "re: " and the prompt,
+unless the folder has the steps of that prompt (`<prompt>.steps`). The fake stores its conversations in the folder, one
+file each, so that another process can resume them. It also keeps there everything it was sent (`<pid>.in`) and how it
+was started (`<pid>.start`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-COST = 0.25  # Dollars a turn.
+COST = 0.25  # Dollars per turn.
 
 
 class Interrupted(Exception):
-    """The turn is to end."""
+    """The turn has to end."""
 
 
 class Claude:
@@ -42,11 +42,11 @@ class Claude:
         self.news = threading.Condition()
         self.interrupted = False
         self.answers: dict[str, Any] = {}
-        self.waiting: list[tuple[str, str]] = []  # Prompts: id and words.
+        self.waiting: list[tuple[str, str]] = []  # Prompts: id and text.
         self.turns = 0
-        self.deaf = False  # To interrupts.
+        self.deaf = False  # Ignores interrupts.
         self.gone = False
-        self.old = "FAKE_OLD" in os.environ  # 2.1.197 and before: tells less.
+        self.old = "FAKE_OLD" in os.environ  # 2.1.197 and before, which report less.
 
     def say(self, **line: Any) -> None:
         with self.out:
@@ -151,7 +151,7 @@ class Claude:
         self.denials: list[dict[str, Any]] = []
         self.uuids = uuids
         self.say(type="system", subtype="init", session_id=self.session, model=self.model, permissionMode=self.mode)
-        self.remember(words)  # At once, as the real one does: a turn that dies leaves its prompt.
+        self.remember(words)  # At once, like the real one: a turn that dies leaves its prompt.
         if self.old:
             self.say(type="user", isReplay=True, uuid=uuids[0], message={"role": "user", "content": words})
         ended: dict[str, Any] = {"subtype": "success", "is_error": False, "terminal_reason": "completed"}
@@ -240,7 +240,7 @@ class Claude:
             raise
 
     def do_ask(self, tool_id: str, name: str, arguments: dict[str, Any], **more: Any) -> None:
-        """A tool call that needs permission; what it runs is told as its output."""
+        """A tool call that needs permission; what it runs becomes its output."""
         self.do_call(tool_id, name, arguments)
         answer = self.request(subtype="can_use_tool", tool_name=name, input=arguments, tool_use_id=tool_id, **more)
         decision = answer.get("response", {"behavior": "deny", "message": answer.get("error")})
@@ -253,11 +253,11 @@ class Claude:
                 raise Interrupted
 
     def do_control(self, subtype: str) -> None:
-        """A request that no client knows; its answer is told."""
+        """Send a request that no client knows; the answer becomes text."""
         self.do_text(json.dumps(self.request(subtype=subtype)["subtype"]))
 
     def do_both(self, subtype: str, tool_id: str, name: str) -> None:
-        """Such a request and one for permission, in one piece."""
+        """Such a request and one for permission, in a single write."""
         asked = {"subtype": "can_use_tool", "tool_name": name, "input": {}, "tool_use_id": tool_id}
         requests = {str(uuid.uuid4()): request for request in ({"subtype": subtype}, asked)}
         lines = [
@@ -281,7 +281,7 @@ class Claude:
         return answer
 
     def do_take_in(self) -> None:
-        """Until there are further words, which become part of this turn."""
+        """Wait for further words, which become part of this turn."""
         self.wait_for(lambda: self.waiting)
         with self.news:
             name, words = self.waiting.pop(0)
@@ -291,15 +291,15 @@ class Claude:
         self.do_text(f"took in: {words}")
 
     def do_await_further(self) -> None:
-        """Until there are further words, which are left to the next turn."""
+        """Wait for further words, which are left to the next turn."""
         self.wait_for(lambda: self.waiting)
 
     def do_helper(self, path: str) -> None:
-        """A process that is ours for good; its id is in the file."""
+        """Start a process that is the CLI's own, not a tool's; its pid is written to the file."""
         self.note_process(subprocess.Popen(["sleep", "1000"]).pid, path)
 
     def do_daemon(self, path: str) -> None:
-        """The shell tool starts one that leaves its group and its parent."""
+        """The shell tool starts a process that leaves its group and its parent; its pid is written to the file."""
         script = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
         self.note_process(int(subprocess.check_output(["sh", "-c", script])), path)
 

@@ -1,9 +1,9 @@
-"""A fake `codex app-server`: it speaks as much of the protocol of the real one (0.169.0) as its client may rely on.
+"""A fake `codex app-server`: it speaks as much of the real one's protocol (0.169.0) as its client may rely on.
 
     python -I -S live_codex.py <folder> app-server [further arguments]
 
-A prompt that is a JSON list is what it does in the turn, step by step; any other prompt is answered with "re: " and the
-prompt, unless the folder has the steps of that prompt (`<prompt>.steps`). It keeps in the folder all that it was sent
+A prompt that is a JSON list holds the steps of the turn; any other prompt is answered with "re: " and the prompt,
+unless the folder has the steps of that prompt (`<prompt>.steps`). The fake keeps in the folder everything it was sent
 (`<pid>.in`), how it was started (`<pid>.start`) and its threads.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 
 class Interrupted(Exception):
-    """The turn is to end."""
+    """The turn has to end."""
 
 
 class Codex:
@@ -43,7 +43,7 @@ class Codex:
             file.write(words)
 
     def beside(self, prompt: str) -> str:
-        """What the folder has for this prompt, or the prompt."""
+        """The steps that the folder has for this prompt, or else the prompt itself."""
         path = os.path.join(self.folder, prompt + ".steps")
         if not os.path.exists(path):
             return prompt
@@ -203,7 +203,7 @@ class Thread:
         self.wait_for(lambda: False)
 
     def do_deafen(self) -> None:
-        """No interrupt is taken from now on."""
+        """Ignore all further interrupts."""
         self.is_deaf = True
 
     def do_count(self, words: str, number: int) -> None:
@@ -211,7 +211,7 @@ class Thread:
             self.do_delta(f"{words}{count} ")
 
     def do_agent(self, call: str, *steps: list[Any]) -> None:
-        """The call that starts a sub-agent, and what that does."""
+        """The call that starts a sub-agent, and the sub-agent's steps."""
         thread = str(uuid.uuid4())
         item = {"type": "collabAgentToolCall", "id": call, "tool": "spawnAgent", "prompt": "go"}
         self.tell("item/started", item={**item, "status": "inProgress", "receiverThreadIds": []})
@@ -219,7 +219,7 @@ class Thread:
         self.do_child(*steps, thread=thread)
 
     def do_child(self, *steps: list[Any], thread: str | None = None) -> None:
-        """A sub-agent, which does these."""
+        """A sub-agent that does these steps."""
         child = Thread(self.codex, thread or str(uuid.uuid4()), {})
         child.turn_id = str(uuid.uuid4())
         self.codex.threads[child.name] = child
@@ -241,14 +241,14 @@ class Thread:
         os._exit(1)
 
     def do_ask(self, number: int, method: str, params: dict[str, Any]) -> None:
-        """A request; its answer is told."""
+        """Send a request; the answer becomes text."""
         self.codex.say(id=number, method=method, params={"threadId": self.name, "turnId": self.turn_id, **params})
         self.wait_for(lambda: number in self.answers)
         answer = self.answers.pop(number)
         self.do_text(json.dumps(answer.get("result") or answer["error"]["code"]), f"answer_{number}")
 
     def do_daemon(self, path: str) -> None:
-        """The shell tool starts one that leaves its group and its parent; its id is in the file."""
+        """The shell tool starts a process that leaves its group and its parent; its pid is written to the file."""
         script = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
         env = {**os.environ, "CODEX_SESSION_ID": self.name}
         with open(path, "wb") as file:

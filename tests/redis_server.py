@@ -1,4 +1,4 @@
-"""A real Redis server of the tests' own, on a unix socket in a folder of its own."""
+"""A real Redis server just for the tests, on a Unix socket in its own folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.fakes import PATIENCE, wait_until
 
 
 def need_redis() -> str:
-    """The server's program; skips the test where it, or the package, is missing."""
+    """The path of the server's program; skips the test if the program or the package is missing."""
     pytest.importorskip("redis", reason="redis is not installed (extra `cluster`)")
     program = shutil.which("redis-server") or shutil.which("valkey-server")
     if program is None:
@@ -25,7 +25,8 @@ def need_redis() -> str:
 
 
 class RedisServer:
-    """Started and stopped by its pid. A `durable` one keeps what it confirmed, and can be killed and started again."""
+    """A server that is started and stopped by its pid. A `durable` one keeps what it has confirmed, and can be killed
+    and restarted."""
 
     def __init__(self, program: str, *, durable: bool = False) -> None:
         self._program = program
@@ -37,7 +38,7 @@ class RedisServer:
         self.start()
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Start the server; returns when it answers."""
         options = ["--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700", "--save", ""]
         options += ["--dir", str(self.folder), "--appendonly", "yes" if self._durable else "no"]
         self._process = subprocess.Popen(
@@ -60,7 +61,7 @@ class RedisServer:
         return self._process.pid
 
     def kill(self) -> None:
-        """As by the kernel when memory runs out."""
+        """Kill it as the kernel does when memory runs out."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(PATIENCE)
 

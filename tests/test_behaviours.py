@@ -1,4 +1,4 @@
-"""README's table of behaviours is made of the stored result of the real-CLI suite, and of nothing else."""
+"""README's table of behaviours is made from the stored result of the real-CLI suite, and from nothing else."""
 
 from __future__ import annotations
 

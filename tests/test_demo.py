@@ -1,4 +1,4 @@
-"""The built-in agent: a stranger's first run, and a stand-in for a real CLI."""
+"""The built-in agent: a newcomer's first run, and a stand-in for a real CLI."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_failures_can_be_asked_for(demo: CLIRuntimeBase) -> None:
 
 
 def test_it_needs_nothing_of_its_surroundings(demo: CLIRuntimeBase, tmp_path: Path) -> None:
-    """Neither a module in the working directory nor one on PYTHONPATH gets into it."""
+    """Modules in the working directory or on PYTHONPATH do not get into it."""
     (tmp_path / "json.py").write_text("raise SystemExit('shadowed')")
     env = dict.fromkeys(os.environ) | {"PYTHONPATH": str(tmp_path)}
     assert demo.run("Hi", working_directory=tmp_path, env=env).ok

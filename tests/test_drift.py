@@ -177,13 +177,14 @@ def replayed(cli: str, run: Transcript, folder: Path) -> tuple[list[AgentEvent],
 
 
 def told(events: list[AgentEvent], result: AgentRunResult) -> dict[str, Any]:
-    """What a user sees of a run, without what is another value in each."""
+    """What a user sees of a run, without the values that differ from run to run."""
 
     def of(kind: type[AgentEvent]) -> list[Any]:
         return [event for event in events if isinstance(event, kind)]
 
     return {
-        # First lines: below that of a /command are numbers of the version's own. Without the blank lines between turns.
+        # ^First lines only: below that of a /command are numbers that depend on the version. Blank lines between turns
+        # are left out.
         "text": [line for event in of(AgentTextEvent) if (line := event.text.strip("\n").partition("\n")[0])],
         "thinking": [event.text for event in of(AgentThinkingEvent)],
         "tools": sorted(event.tool_name for event in of(AgentToolUseEvent)),
@@ -196,13 +197,13 @@ def told(events: list[AgentEvent], result: AgentRunResult) -> dict[str, Any]:
     }
 
 
-# What a user sees of another version and not of the pinned one, by scenario.
+# What a user sees with another version but not with the pinned one, by scenario.
 KNOWN_DIFFERENCES: dict[tuple[str, str], dict[str, Any]] = {
     ("claude", "2.1.197"): {
-        # It ends a shell 5 s after its last word, the pinned one waits for it.
+        # This version ends a shell 5 s after its last word; the pinned one waits for the shell.
         "background_shells": {"text": ["Wait.", "Left running.", "Noted."], "usage": AgentUsage(30, 15)},
         "refusal": {"text": ["no"], "usage": AgentUsage(10, 5)},  # The pinned one asks the model once more.
-        "stream_cut": {"usage": AgentUsage(33, 11)},  # The pinned one counts the answer that was cut, too.
+        "stream_cut": {"usage": AgentUsage(33, 11)},  # The pinned one also counts the answer that was cut off.
         "unknown_slash_command": {"text": ["Unknown command: /no-such-command"], "usage": AgentUsage()},
     },
 }

@@ -1,4 +1,4 @@
-"""The one room for temporary files: private, named for their owner, swept up after its death; and careful reading."""
+"""Temporary files: private, named after their owner, swept up after its death. And reading files with care."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_is_made_is_private_whatever_the_umask(folder: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_to_its_end_is_not_left_there(folder: Path) -> None:
-    """As on a full disk; here it is a limit that the write runs into."""
+    """As on a full disk; here the write runs into a size limit."""
     code = """
         import os, resource, sys
         from remoteclaw_sync import files
@@ -141,7 +141,7 @@ def test_neither_a_link_nor_a_file_of_another_user_is_swept_up(folder: Path) -> 
 
 
 def test_the_file_of_an_owner_that_cannot_be_seen_from_here_is_kept_for_a_day(folder: Path) -> None:
-    """Of another container or boot: its number means another process here, or none."""
+    """Its owner is in another container or boot: there, the pid means another process than here."""
     young, old = (left_by(owner, folder) for owner in ("1-77-00000000", "2-77-00000000"))
     yesterday = time.time() - files.UNSEEN_OWNER_SECONDS - 60
     os.utime(old, (yesterday, yesterday))
@@ -151,7 +151,7 @@ def test_the_file_of_an_owner_that_cannot_be_seen_from_here_is_kept_for_a_day(fo
 
 @pytest.mark.slow
 def test_a_large_folder_is_looked_through_seldom(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run comes by: the temporary folder of a busy machine may have 100,000 names."""
+    """Every run sweeps, and the temporary folder of a busy machine may have 100,000 names."""
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     for number in range(2_000):
@@ -170,7 +170,7 @@ def test_the_identity_of_a_process_tells_whether_it_is_still_there() -> None:
     assert has_lasted(host_identity()) is True
     assert has_lasted(dead_identity()) is False
     pid, started, place = host_identity().split("-")
-    assert has_lasted(f"{pid}-{int(started) + 1}-{place}") is False  # Another process with the number of a dead one.
+    assert has_lasted(f"{pid}-{int(started) + 1}-{place}") is False  # Another process with the pid of a dead one.
     for unknown in (f"{pid}-{started}-00000000", "1", "", "nonsense", f"x-{started}-{place}", "77-1-1"):
         assert has_lasted(unknown) is None
 
@@ -224,7 +224,7 @@ def make_folder(path: Path) -> None:
 
 def make_giant(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(10**12)  # A hole: it takes no room on the disk.
+        file.truncate(10**12)  # A hole: it takes no space on the disk.
 
 
 def make_loop(path: Path) -> None:
@@ -237,7 +237,7 @@ ODD_FILES = [make_fifo, make_device_link, make_socket, make_folder, make_giant, 
 @pytest.mark.parametrize("make", ODD_FILES)
 @pytest.mark.parametrize("follow", [False, True])
 def test_what_is_no_regular_file_of_bounded_size_is_refused_at_once(make: Callable[[Path], None], follow: bool) -> None:
-    with tempfile.TemporaryDirectory() as short:  # The path of a socket is short.
+    with tempfile.TemporaryDirectory() as short:  # The path of a socket must be short.
         make(Path(short, "x"))
         with pytest.raises(OSError):
             files.read_regular(Path(short, "x"), 1000, follow=follow)

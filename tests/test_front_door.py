@@ -1,4 +1,4 @@
-"""Misspelt and wrong arguments fail in the call, with a message that names them, on every runtime alike."""
+"""Misspelt and wrong arguments fail in the call, with a message that names them, on every runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports point one way: read from the source, so that a cycle cannot hide in a function."""
+"""Imports point one way. They are read from the source, so a cycle cannot hide in a function."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ ROOT = Path(remoteclaw_sync.__file__).parent
 
 CLIS = {f"clis.{name}" for name in NAMES}
 
-# From the ground up. A module imports from lower layers only, or from its own folder; a folder stands for all in it.
+# From the bottom up. A module imports only from lower layers or from its own folder; a folder stands for everything in
+# it.
 LAYERS: tuple[set[str], ...] = (
     {"_version", "_closeable", "_json", "_values", "schema", "wire"},
     {"limits"},
     {"types"},
-    {"clis.facts"},  # What a fact looks like. The facts themselves are in each CLI's folder.
+    {"clis.facts"},  # The form of a fact. The facts themselves are in each CLI's folder.
     {"versions"},
     {"errors", "redaction"},
     {"process"},
@@ -47,7 +48,7 @@ LAYERS: tuple[set[str], ...] = (
     {"__main__"},
 )
 
-# The same inside each folder: its floors from the ground up. A module imports from lower floors of its folder only.
+# The same inside each folder: its floors from the bottom up. A module imports only from lower floors of its folder.
 FLOORS = {
     "chat": "conversation database delivery < moving places < keeper < turns < questions sessions warm < bridge",
     "cli": "help server_folder strangers terminal_text < arguments leftovers line_editor probe < status_line"
@@ -95,7 +96,8 @@ def source_of(module: str) -> Path:
 
 
 def statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """All imports, also those inside functions, and those for the type checker alone: a cycle of types is one too."""
+    """All imports, including those inside functions and those for the type checker only: a cycle of types is one
+    too."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield child
@@ -104,7 +106,7 @@ def statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
 
 
 def absolute(module: str, statement: ast.ImportFrom) -> str:
-    """The module a `from ... import` names, in full."""
+    """The full name of the module that a `from ... import` names."""
     if statement.level == 0:
         return statement.module or ""
     package = [PACKAGE, *module.split(".")] if module else [PACKAGE]
@@ -116,7 +118,7 @@ def absolute(module: str, statement: ast.ImportFrom) -> str:
 
 @cache
 def imports(module: str) -> frozenset[str]:
-    """The modules imported by one of ours, in full; `from . import a` counts as an import of `.a`."""
+    """The full names of the modules that one of our modules imports; `from . import a` counts as an import of `.a`."""
     found: set[str] = set()
     known = {f"{PACKAGE}.{name}" for name in module_names() if name}
     for statement in statements(ast.parse(source_of(module).read_text(encoding="utf-8"))):
@@ -135,7 +137,7 @@ def internal(module: str) -> set[str]:
 
 
 def folder_of(module: str) -> str:
-    """The room a module is in: each CLI has one of its own."""
+    """The folder that a module belongs to: each CLI has its own."""
     own = next((cli for cli in CLIS if module == cli or module.startswith(f"{cli}.")), None)
     return own or module.partition(".")[0]
 
@@ -161,7 +163,7 @@ def floor(module: str) -> int:
 
 
 def in_folders() -> list[str]:
-    """The modules that are in a folder, without the folders themselves."""
+    """The modules inside folders, without the folders themselves."""
     return [module for module in module_names() if "." in module and source_of(module).name != "__init__.py"]
 
 
@@ -289,4 +291,4 @@ def function():
     ]
     assert internal("process.child") >= {"errors", "process.live_children", "process.launch"}
     assert internal("factory") >= {"errors", "runtime", "clis.registry"}
-    assert "clis.codex.runtime" in internal("factory")  # For the type checker alone.
+    assert "clis.codex.runtime" in internal("factory")  # Only for the type checker.

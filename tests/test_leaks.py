@@ -1,4 +1,4 @@
-"""The look for leaks, which every test relies on: what it finds, and whose."""
+"""The leak check that every test relies on: what it finds, and whose leaks it counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tell
 
 @pytest.fixture
 def gates(gate: Callable[[], Gate]) -> tuple[Gate, Gate]:
-    """Opened before the look, so that their descriptors are no leak."""
+    """Opened before the check, so that their descriptors do not count as leaks."""
     return gate(), gate()
 
 
@@ -31,7 +31,7 @@ def look(gates: tuple[Gate, Gate]) -> LeakLook:
 
 @contextmanager
 def orphan(gates: tuple[Gate, Gate], **variables: str) -> Iterator[int]:
-    """A process in a session of its own, whose parent has exited; its number."""
+    """A process in its own session whose parent has exited; yields its pid."""
     there, leave = gates
     script = f"setsid sh -c 'echo $$ >{there.path}; read -r line <{leave.path}' >/dev/null 2>&1 &"
     subprocess.run(["sh", "-c", script], env={**os.environ, **variables}, check=True)

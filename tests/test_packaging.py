@@ -14,7 +14,7 @@ import pytest
 import remoteclaw_sync
 from remoteclaw_sync.cli import main
 
-PROJECT = Path(__file__).parents[1]  # In a copy of the tests, README.md and setup.cfg lie beside them.
+PROJECT = Path(__file__).parents[1]  # In a copy of the tests, README.md and setup.cfg are next to them.
 PACKAGE = Path(remoteclaw_sync.__file__).parent
 EXTRAS = {
     "celery",
@@ -30,7 +30,7 @@ EXTRAS = {
     "web",
     "bench",
 }
-# Whoever adds one has to add it to package_data, too. Those of the chat page are in a folder of their own.
+# A new one must be added to package_data, too. Those of the chat page are in a separate folder.
 DATA_FILES = {"py.typed", "README.md"}
 PAGE = PACKAGE / "web" / "static"
 
@@ -45,7 +45,7 @@ def config() -> configparser.ConfigParser:
 @pytest.fixture(scope="module")
 def distribution() -> metadata.Distribution:
     for found in metadata.distributions(name="remoteclaw_sync"):
-        # Not an .egg-info: that is what a build leaves in the source tree, where it comes first.
+        # Not an .egg-info: a build leaves one in the source tree, where it is found first.
         if any(PurePosixPath(file).parts[0].endswith(".dist-info") for file in found.files or []):
             return found
     pytest.skip("remoteclaw_sync is not installed, only importable")

@@ -43,7 +43,7 @@ Make = Callable[..., SessionPool]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes pools on the fake Claude, which are closed after the test."""
+    """Makes pools on the fake Claude and closes them after the test."""
     pools: list[SessionPool] = []
 
     def make(**options: Any) -> SessionPool:
@@ -56,21 +56,21 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def begun(session: AgentSession, prompt: str = HANG, **fields: Any) -> AgentRun:
-    """A turn, taken to its first event."""
+    """A turn, run up to its first event."""
     run = session.start(prompt, **fields)
     assert next(run).type == "text"
     return run
 
 
 def rest(run: AgentRun) -> AgentRunResult:
-    """The result of a turn whose first event has been taken."""
+    """The result of a turn whose first event was already taken."""
     *_, last = run
     assert isinstance(last, AgentDoneEvent)
     return last.result
 
 
 def is_waiting(pool: SessionPool, number: int = 1) -> bool:
-    """Whether so many turns wait for a process."""
+    """Whether this many turns are waiting for a process."""
     return len(pool._seats._line) == number
 
 
@@ -322,7 +322,7 @@ def test_each_lease_has_an_approver_of_its_own_and_what_is_remembered_stays(make
         assert session.run(other).permission_denials
         assert session.pid == pid
     conversation(pool, "takes the process")
-    with pool.session(name) as session:  # Nobody decides here: the last lease's approver is not this one's.
+    with pool.session(name) as session:  # Nobody decides here: the last lease's approver does not apply.
         assert session.run(other).permission_denials
     assert asked == ["first: Bash", "second: Bash"]
 
@@ -519,7 +519,7 @@ def test_a_pool_that_is_dropped_ends_its_processes_but_not_before_its_last_lease
     session = pool.session()
     session.run("hello")
     leased = session.pid
-    gc.disable()  # Nothing of it is in a cycle.
+    gc.disable()  # No part of the pool is in a reference cycle.
     try:
         del pool
         assert session.run("still here").text == "re: still here"

@@ -69,7 +69,7 @@ CONTRACT = {
     "create_cli_runtime",
 }
 
-# Costly, optional, or of no use to a script that only wants to run an agent.
+# Expensive, optional, or useless to a script that only wants to run an agent.
 NOT_AT_IMPORT = {
     "argparse",
     "asyncio",
@@ -87,7 +87,7 @@ NOT_AT_IMPORT = {
     "tomllib",
     "urllib.request",
 }
-# A run needs a subprocess; the rest it does without.
+# A run needs a subprocess, and none of the others.
 NOT_FOR_A_RUNTIME = (NOT_AT_IMPORT | {"zoneinfo"}) - {"subprocess", "orjson", "tomli_w", "tomllib"}
 
 
@@ -100,7 +100,7 @@ def test_the_contract_is_complete() -> None:
 
 
 def test_completion_offers_every_name_before_any_is_used() -> None:
-    """In a process of its own: a name that was used once is there in any case."""
+    """In a separate process, because a name that has been used once is always there."""
     assert run_host("import remoteclaw_sync as us; print(sorted(set(us.__all__) - set(dir(us))))") == "[]\n"
 
 
@@ -152,7 +152,7 @@ def public_classes() -> list[str]:
 def test_public_methods_have_a_docstring(name: str) -> None:
     public = {key: value for key, value in vars(getattr(remoteclaw_sync, name)).items() if not key.startswith("_")}
     methods = {key: value for key, value in public.items() if inspect.isfunction(value) or isinstance(value, property)}
-    # Handlers of a CLI's line types are public for subclasses only, and named for what they handle.
+    # Handlers of a CLI's line types are public only for subclasses, and named after what they handle.
     own = {key for key in methods if not key.startswith("on_") or "Runtime" not in name}
     assert [key for key in own if not inspect.getdoc(getattr(getattr(remoteclaw_sync, name), key))] == []
 
@@ -249,7 +249,7 @@ def is_overload(node: ast.AST) -> bool:
 
 
 def modules_loaded_by(code: str, tmp_path: Path) -> set[str]:
-    """What a fresh interpreter has imported after this code, and had not before."""
+    """The modules that a fresh interpreter has imported after this code but not before."""
     script = (
         f"import sys, json; before = set(sys.modules)\n{code}\nprint(json.dumps(sorted(set(sys.modules) - before)))"
     )
@@ -284,7 +284,7 @@ def test_a_runtime_loads_neither_the_other_clis_nor_anything_heavy(tmp_path: Pat
     assert loaded & NOT_FOR_A_RUNTIME == set()
 
 
-# The modules and functions that Windows has not.
+# The modules and functions that Windows lacks.
 WINDOWS = """\
 import argparse, attrs, importlib, json, logging, os, select, shutil, signal, sqlite3, subprocess, sys, tempfile
 import tomli_w

@@ -1,4 +1,4 @@
-"""README says what the code does: its examples run, and its tables are compared with the code."""
+"""README describes what the code does: its examples run, and its tables are compared with the code."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ MCP_SERVER = Path(__file__).parent / "real_clis" / "mcp_server.py"
 
 
 def recipes() -> dict[str, str]:
-    """All Python examples, by the name in the comment before each."""
+    """All Python examples, keyed by the name in the comment before each."""
     return dict(re.findall(r"^<!-- recipe: (\w+) -->\n```python\n(.*?)^```$", DOCUMENTATION, re.MULTILINE | re.DOTALL))
 
 
 def command(name: str) -> str:
-    """A command that `.ci/run` takes from README too."""
+    """A command in README that `.ci/run` also uses."""
     found = re.search(rf"^<!-- ci: {name} -->\n```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     assert found, name
     return found[1]
@@ -76,7 +76,7 @@ def rows_of(page: str, first_heading: str) -> dict[str, list[str]]:
 
 
 class Shop:
-    """Where recipes are run: a folder, with fake CLIs on PATH."""
+    """A folder where recipes are run, with fake CLIs on PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -94,7 +94,7 @@ class Shop:
         path.chmod(0o755)
 
     def run(self, script: str, *arguments: str, module: str = "", **variables: str) -> str:
-        """What this script prints, run as a user would run it."""
+        """What this script prints when a user runs it."""
         file = self.folder / "script.py"
         file.write_text(script, encoding="utf-8")
         search_path = os.pathsep.join([str(self.bin), os.environ["PATH"]])
@@ -354,7 +354,7 @@ def test_the_django_view_streams_events(shop: Shop) -> None:
 
 
 class Telegram:
-    """A stand-in of the API: somebody says something, waits for the answer, and says something more."""
+    """A stand-in for the API: somebody says something, waits for the answer, and says something else."""
 
     def __init__(self) -> None:
         self.answers: list[str] = []
@@ -396,7 +396,7 @@ def telegram() -> Iterator[tuple[Telegram, str]]:
 
 @contextlib.contextmanager
 def served(state: Telegram) -> Iterator[str]:
-    """The stand-in, at this address."""
+    """Serves the stand-in; yields its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -464,7 +464,7 @@ class ApprovingTelegram(Telegram):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pressed: list[str] = []  # What those who pressed were told.
+        self.pressed: list[str] = []  # What the people who pressed it were told.
         self.news: list[dict[str, Any]] = [{"message": self.update(1)["message"]}]
         call = ["ask", "t1", "Bash", {"command": "make clean"}]
         self.news[0]["message"]["text"] = json.dumps([call, ["text", "Clean now."]])
@@ -484,7 +484,7 @@ class ApprovingTelegram(Telegram):
 
     def updates(self, offset: int) -> list[dict[str, Any]]:
         with self.lock:
-            # One at a time: the bot handles those that come together in any order.
+            # One at a time: the bot handles updates that arrive together in any order.
             self.lock.wait_for(lambda: max(offset, 1) <= min(len(self.news), 2 + len(self.pressed)), timeout=1)
             numbered = [{"update_id": number, **one} for number, one in enumerate(self.news, 1)]
             return numbered[max(offset - 1, 0) : 2 + len(self.pressed)]
@@ -498,7 +498,7 @@ def test_the_bot_with_buttons_lets_the_owner_and_nobody_else_decide(shop: Shop) 
     (shop.bin / "claude").chmod(0o755)
     people = ApprovingTelegram()
     recipe = recipes()["approvals_bot"]
-    # Stopped as at a terminal, so that it can let its warm process go.
+    # Stopped as from a terminal, so that the bot can release its warm process.
     with served(people) as url, running_bot(recipe, shop, url, signal.SIGINT, OWNER_IDS="7,8"):
         assert people.enough.wait(PATIENCE)
     question, answer = people.answers
@@ -655,7 +655,7 @@ def test_the_page_of_each_cli_names_its_own_options() -> None:
         page = (PACKAGE / "clis" / provider / "README.md").read_text(encoding="utf-8")
         (cell,) = rows_of(page, "option")["options of its own"]
         own = set(inspect.signature(runtime_class(provider)).parameters) - shared
-        # A CLI without a syntax in its prompts takes the option, and does nothing with it.
+        # A CLI whose prompts have no syntax accepts the option and ignores it.
         assert own - {"prompt_syntax"} == set(re.findall(r"`(\w+)`", cell)) - {"prompt_syntax"}, provider
 
 

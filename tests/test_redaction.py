@@ -1,4 +1,4 @@
-"""Secrets and prompts are found in whatever form they are quoted, and nothing else is."""
+"""Secrets and prompts are found in whatever form they are quoted, and nothing else is masked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BASIC = base64.b64encode(b"aladdin:opensesame").decode()
 
 
 def redacted(text: str, env: dict[str, str | None] | None = None, **fields: Any) -> str:
-    """What is told of a text in such a run, whose host has these variables."""
+    """How a run with these fields, on a host with these variables, reports a text."""
     return Redactor(secrets_of_run(AgentExecuteParams("hi", **fields), lambda: env or {}))(text)
 
 
@@ -200,7 +200,7 @@ def test_an_encoded_password_is_found_wherever_it_was_given(encode: Any, fields:
     quoted = encode("p\u00e4ss-w0rd!".encode())
     told = redacted(f"refused ({quoted}).", **fields)
     assert "[redacted]" in told
-    assert len(told) < len("refused ([redacted]).") + 14  # What is left is of "user:" or of the escaping.
+    assert len(told) < len("refused ([redacted]).") + 14  # What is left comes from "user:" or from the escaping.
 
 
 @pytest.mark.parametrize("password", ['#"\\/\u00e9&!+', '&"1'])
@@ -217,7 +217,7 @@ def test_a_password_of_hardly_any_letters_is_found_in_the_usual_forms(password: 
 
 @pytest.mark.parametrize("long", ["a" * 120_000, "x:" * 60_000, "a-" * 60_000 + "="], ids=["word", "colons", "dashes"])
 def test_a_long_value_is_searched_in_a_time_that_its_length_explains(long: str) -> None:
-    """The regular expressions read it once, and not once more from each of its letters: that would be minutes."""
+    """The regular expressions read it once, not again from each of its letters, which would take minutes."""
     assert redacted("refused: at-the-end", {"BLOB": f"{long} password=at-the-end"}) == "refused: [redacted]"
 
 

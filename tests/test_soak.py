@@ -1,6 +1,6 @@
 """Two thousand turns on twenty sessions of two pools, with everything that can happen to a process in between.
 
-The seed is printed; SOAK_SEED repeats the choices (the threads still take turns as they like).
+The seed is printed; SOAK_SEED repeats the choices (the order in which the threads run still varies).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from tests.conftest import _descriptors
 from tests.engine.live import runtime, steps
 
 LIVE_CODEX = Path(__file__).with_name("live_codex.py")
-SESSIONS, TURNS, ROUNDS = 20, 2000, 4  # Memory is looked at after each round.
-MOST_NEW_OBJECTS = 1500  # Of some 2,000 that the tests did not freeze; a turn alone makes hundreds.
+SESSIONS, TURNS, ROUNDS = 20, 2000, 4  # Memory is measured after each round.
+MOST_NEW_OBJECTS = 1500  # There are some 2,000 that the tests did not freeze; a single turn makes hundreds.
 MOST_NEW_KILOBYTES = 16_000
 
 
 @attrs.define
 class Talker:
-    """One conversation: what it was told, and what it has to know in the end."""
+    """One conversation: what was said to it, and what it has to remember in the end."""
 
     number: int
     pool: SessionPool
     random: random.Random
-    dies_alone: bool  # Else a process that dies takes turns of others with it.
+    dies_alone: bool  # Otherwise a process that dies takes others' turns with it.
     session_id: str | None = None
     sent: list[str] = attrs.field(factory=list)
     answered: list[str] = attrs.field(factory=list)
@@ -50,7 +50,7 @@ class Talker:
             self.turns += 1
             with self.pool.session(self.session_id) as session:
                 if self.random.random() < 0.03 and self.dies_alone and session.pid is not None:
-                    with contextlib.suppress(ProcessLookupError):  # Let go at this moment.
+                    with contextlib.suppress(ProcessLookupError):  # The pool has just released the process.
                         os.kill(session.pid, signal.SIGKILL)
                 kinds, weights = zip(*KINDS.items(), strict=True)
                 (kind,) = self.random.choices(kinds, weights)
@@ -90,7 +90,7 @@ class Talker:
         return iter(run)
 
     def check(self, events: list[AgentEvent], prompt: str, words: str, subtype: str | None) -> None:
-        """One `done`, and it is the last; no word of another turn; and the end that was to be."""
+        """Exactly one `done`, at the end; no word from another turn; and the expected end."""
         *others, last = events
         assert isinstance(last, AgentDoneEvent)
         assert not any(isinstance(event, AgentDoneEvent) for event in others)
@@ -128,7 +128,7 @@ def state() -> tuple[int, int, int, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # It takes half a minute; on a machine with twenty times its load, much longer.
+@pytest.mark.timeout(900)  # It takes half a minute; on a machine with twenty times the load, much longer.
 def test_two_thousand_turns_on_twenty_sessions_lose_mix_and_leave_nothing(tmp_path: Path) -> None:
     seed = int(os.environ.get("SOAK_SEED") or random.randrange(1_000_000))
     print(f"SOAK_SEED={seed}")
@@ -167,7 +167,7 @@ def test_two_thousand_turns_on_twenty_sessions_lose_mix_and_leave_nothing(tmp_pa
 
 
 def memory(pool: SessionPool, one: Talker) -> list[str]:
-    """What the agent knows of the conversation."""
+    """What the agent remembers of the conversation."""
     with pool.session(one.session_id) as session:
         words: list[str] = json.loads(session.run(steps(["memory"])).text)
         return words

@@ -1,4 +1,5 @@
-"""`remoteclaw_sync.testing`, used as its users do: their code finds a CLI on PATH and knows nothing of the fake."""
+"""`remoteclaw_sync.testing`, used as its users do: their code finds a CLI on PATH and does not know that it is a
+fake."""
 
 from __future__ import annotations
 

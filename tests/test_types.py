@@ -1,4 +1,4 @@
-"""The value classes: what they refuse, what they keep to themselves, and that they survive a trip over JSON."""
+"""The value classes: what they reject, what they do not reveal, and that they survive a round trip through JSON."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ EVENTS: tuple[AgentEvent, ...] = (
     AgentErrorEvent(NASTY, "CLI_ERROR"),
     AgentDoneEvent(FULL_RESULT),
 )
-# Every field of every class has another value than its default, so that a field that got lost would be missed.
+# Every field of every class has a value other than its default, so that a lost field would be noticed.
 FULL_VALUES: tuple[Value, ...] = (
     *EVENTS,
     FULL_PARAMS,
@@ -157,7 +157,7 @@ FULL_VALUES: tuple[Value, ...] = (
     ),
     CronJob(schedule="0 9 * * *", prompt=NASTY, name="morning", provider="slack", to="C1", thread_id="t1"),
 )
-# Fields that stay in this process, and are in no dict.
+# Fields that stay in this process and are not in any dict.
 TRANSIENT_FIELDS = {"abort_signal", "tools", "approve", "output_type", "budget"}
 MINIMAL_VALUES: tuple[Value, ...] = (
     AgentTextEvent(""),
@@ -408,7 +408,7 @@ NAN, INFINITY = math.nan, math.inf
 
 
 class AwaitedEvent:
-    """As trio's and anyio's are."""
+    """Its `wait` is a coroutine, as in trio and anyio."""
 
     def is_set(self) -> bool:
         return False
@@ -586,7 +586,7 @@ def test_params_take_what_a_cli_could_take(fields: dict[str, Any]) -> None:
 
 
 class QuietRuntime(CLIRuntimeBase):
-    """As little as a runtime can be. Never run here."""
+    """The smallest possible runtime. Never run here."""
 
     def build_args(self, params: AgentExecuteParams) -> list[str]:
         return []

@@ -1,4 +1,4 @@
-"""Which version is installed, what works on it, and where a CLI may be that is not on PATH."""
+"""Which version is installed, what works with it, and where to find a CLI that is not on PATH."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_package_json_that_makes_no_sense_tells_nothing(manifest: str, tmp_pat
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_a_package_json_that_is_no_file_is_not_read(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    """The program may be one of a repository that was checked out."""
+    """The program may be part of a repository that was checked out."""
     make(tmp_path / "package.json")
     cli = write_fake_cli(tmp_path, "opencode", "OK")
     assert installed_version(facts_of("opencode"), cli.path, None) is None

@@ -1,7 +1,7 @@
 """User code that is type-checked (`mypy --strict`) and never run.
 
-Every `assert_type` is a promise to users: an event narrows by its class and by `event.type`, and what the three
-verbs give needs no cast.
+Every `assert_type` is a promise to users: an event narrows by its class and by `event.type`, and the results of the
+three verbs need no cast.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ def a_wrong_permission_mode_is_seen_before_the_run() -> None:
 
 
 class EchoRuntime(CLIRuntimeBase):
-    """All that a custom CLI needs."""
+    """Everything that a custom CLI needs."""
 
     def __init__(self) -> None:
         super().__init__("echo-agent", timeout=60.0)
@@ -347,7 +347,7 @@ class EchoRuntime(CLIRuntimeBase):
 
 
 class NarrowerRuntime(EchoRuntime):
-    """Hooks may promise more than the base asks for."""
+    """Hooks may promise more than the base class asks for."""
 
     def extract_event(self, line: str) -> list[AgentEvent]:
         return [AgentTextEvent(line)]
@@ -362,7 +362,7 @@ class NarrowerRuntime(EchoRuntime):
 
 
 class ScriptedRuntime:
-    """The protocol asks for `execute` alone, and for no base class."""
+    """The protocol asks only for `execute`, and for no base class."""
 
     def execute(self, params: AgentExecuteParams) -> Iterator[AgentEvent]:
         yield AgentTextEvent(params.prompt)

@@ -79,7 +79,7 @@ def _as_markdown(rows: list[Row]) -> str:
 
 
 def _put_into_readme(table: str) -> None:
-    """Between the markers; printed if there are none."""
+    """Put it between the markers; it is printed if there are none."""
     readme = README.read_text(encoding="utf-8") if README.exists() else ""
     before, begin, rest = readme.partition(BEGIN)
     _, end, after = rest.partition(END)

@@ -21,13 +21,13 @@ from tests.redis_server import RedisServer
 README = Path(remoteclaw_sync.__file__).parent / "cluster" / "README.md"
 BEGIN, END = "<!-- cluster:begin -->\n", "<!-- cluster:end -->"
 EVENTS = 500
-PACE = 0.004  # Seconds between two events, as a quick model talks.
+PACE = 0.004  # Seconds between two events, at the pace of a quick model.
 FLOOD = 5000
 FOLLOWERS = 500
 
 
 def paced(times: list[float]) -> Iterator[AgentEvent]:
-    """Notes when each event was said."""
+    """Events at this pace; notes when each of them was sent."""
     for number in range(EVENTS):
         time.sleep(PACE)
         times.append(time.perf_counter())
@@ -35,7 +35,7 @@ def paced(times: list[float]) -> Iterator[AgentEvent]:
 
 
 def latencies(writer: Registry, reader: Registry) -> list[float]:
-    """Milliseconds from an event's leaving the agent to its bytes being there for a visitor."""
+    """Milliseconds from the moment an event leaves the agent until a visitor has its bytes."""
     said: list[float] = []
     stream = sse(reader.get(writer.start(paced(said)).run_id))
     heard = [time.perf_counter() for chunk in stream if chunk.startswith(b"id")]
@@ -50,7 +50,7 @@ def events_per_second(writer: Registry) -> float:
 
 
 def followers_per_core(writer: Registry, reader: Registry) -> float:
-    """How many followers of a run that says ten things a second keep one core of this process busy."""
+    """How many followers of a run with ten events a second keep one core of this process busy."""
     said: list[float] = []
     run_id = writer.start(paced(said)).run_id
     threading.stack_size(256 << 10)

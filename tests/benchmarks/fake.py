@@ -14,7 +14,7 @@ SOURCE = Path(__file__).with_name("fake_cli.c")
 
 
 def build_fake_cli(folder: Path) -> str:
-    """Compile the fake CLI; says what is missing if that cannot be done."""
+    """Compile the fake CLI; exits with a message if there is no compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         sys.exit("the benchmarks need a C compiler (cc): a fake CLI in Python would be what is measured")
@@ -24,7 +24,7 @@ def build_fake_cli(folder: Path) -> str:
 
 
 def fake_runtime(provider: str, argv: list[str], **options: Any) -> CLIRuntimeBase:
-    """A runtime for `provider` whose CLI is `argv`, whatever the arguments it would give."""
+    """A runtime for `provider` whose CLI is `argv`, without the arguments that the runtime would add."""
     runtime = create_cli_runtime(provider, command=argv, **options)
 
     class Faked(type(runtime)):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Pairs by turns: ours and the limit, in one process, one after the other."""
+"""Paired measurements: ours and the limit in one process, alternately."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Sample:
 
 @attrs.frozen
 class Ratio:
-    """Median of paired ratios and where the middle half of them lies."""
+    """The median of paired ratios, and the range of the middle half of them."""
 
     median: float
     low: float

@@ -1,4 +1,4 @@
-"""Runs as users have them: a line every 20 ms, alone and fifty at once."""
+"""Runs as users have them: a line every 20 ms, one run alone and fifty at once."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ RUNS = 50
 
 
 def paced(bench: Bench) -> Iterator[Row]:
-    """CPU of this process per line, against (a) in as many threads, and what one run adds to a line's way."""
-    # The shorter the run, the more its start weighs: threads, the guard process, the sweep.
+    """CPU of this process per line, against (a) in the same number of threads, and the delay that one run adds to a
+    line."""
+    # The shorter the run, the more its start counts: threads, the guard process, the sweep.
     for seconds, floor in ((8.0, 2.5), (1.2, 3.5)):
         argv = _agent(bench, seconds)
         ours = partial(consume, fake_runtime("claude", argv))
@@ -56,7 +57,7 @@ def _at_once(job: Callable[[], object]) -> None:
 
 
 def _delay(stamps: Iterator[str]) -> float:
-    """Median time from a line's stamp to here, in microseconds."""
+    """The median time from a line's stamp until it arrives here, in microseconds."""
     return statistics.median([(time.monotonic_ns() - int(stamp)) / 1000 for stamp in stamps])
 
 

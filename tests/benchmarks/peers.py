@@ -1,6 +1,6 @@
-"""Other libraries on the same stream, as far as they are installed: `pip install remoteclaw_sync[bench]`.
+"""Other libraries on the same stream, if they are installed: `pip install remoteclaw_sync[bench]`.
 
-Each runs the fake CLI under the name and with the environment that make it take it for the real one.
+Each runs the fake CLI under a name and with an environment that make the library take it for the real one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .table import Bench, Row, consume, parser, row, speed_row
 
 @attrs.frozen
 class Peer:
-    """A library, its dialect, and how many times as fast as it we mean to be."""
+    """A library, its dialect, and by what factor we mean to be faster."""
 
     module: str
     name: str
@@ -81,7 +81,7 @@ PEERS = (
 
 
 def peers(bench: Bench) -> Iterator[Row]:
-    """How many times as fast as the others, standard parser, and what it costs to import them."""
+    """How many times as fast as the others we are, with the standard parser, and what it costs to import them."""
     for peer in PEERS:
         if importlib.util.find_spec(peer.module) is None:
             print(f"{peer.name} is not installed: left out", file=sys.stderr)
@@ -121,7 +121,7 @@ def remoteclaw(bench: Bench) -> Iterator[Row]:
 
 
 class _Node:
-    """A process that stays, for a run each time it is asked: as in a server."""
+    """A process that stays and does a run each time it is asked, as in a server."""
 
     def __init__(self, bundle: str) -> None:
         script = str(Path(__file__).with_name("remoteclaw.mjs"))

@@ -31,9 +31,9 @@ def against_hand(runtime: CLIRuntimeBase, argv: list[str], count: int) -> list[t
 
 
 def throughput(bench: Bench) -> Iterator[Row]:
-    """Lines as fast as the pipe takes them, each dialect, with the standard parser.
+    """Lines as fast as the pipe takes them, in each dialect, with the standard parser.
 
-    Floors are for text. Of a working agent's lines most are something else, and mean more.
+    The floors are for text. Most lines of a working agent are something else, and carry more meaning.
     """
     for stream in (*PROVIDERS, AT_WORK):
         with parser("json"):
@@ -62,7 +62,7 @@ def _stream_against_hand(bench: Bench, stream: str, count: int) -> list[tuple[Sa
 
 
 def growth(bench: Bench) -> Iterator[Row]:
-    """Cost per line of long streams against short ones, and of long lines against (a)."""
+    """Cost per line of long streams compared with short ones, and of long lines compared with (a)."""
     short, long = 10_000, bench.lines * 5
     few = fake_runtime("claude", [bench.fake_cli, str(bench.stream("claude", short))])
     path = write_very_long_stream(bench.folder / "very-long.ndjson", long)
@@ -82,7 +82,7 @@ def growth(bench: Bench) -> Iterator[Row]:
 
 
 def _typical(job: Callable[[], object], count: int) -> float:
-    """CPU time. Not the least of several: what the other is measured against once has its share of the noise, too."""
+    """CPU time: the median, not the minimum, because the other side is measured only once, noise included."""
     return statistics.median([sample(job).cpu for _ in range(count)])
 
 
@@ -97,7 +97,7 @@ def long_line(bench: Bench) -> Iterator[Row]:
 
 
 def latency(bench: Bench) -> Iterator[Row]:
-    """From the CLI's write to the event, lines 1 ms apart."""
+    """From the CLI's write to the event, with lines 1 ms apart."""
     count = 1000
     path = write_stream(bench.folder / "paced.ndjson", "claude", count, text=STAMP)
     argv = [bench.fake_cli, str(path), "1000", str(count + 10)]
@@ -177,7 +177,8 @@ def many_at_once(bench: Bench) -> Iterator[Row]:
 
 
 def slow_consumer(bench: Bench) -> Iterator[Row]:
-    """1 ms for each of the first 1,500 events of 100,000: nothing is lost, and memory is near what is pending."""
+    """1 ms for each of the first 1,500 events of 100,000: nothing is lost, and memory stays close to what is
+    pending."""
     lines = 100_000
     path = bench.stream("claude", lines)
     events = fake_runtime("claude", [bench.fake_cli, str(path)]).execute("go")
@@ -195,7 +196,7 @@ def slow_consumer(bench: Bench) -> Iterator[Row]:
 
 
 def abort_and_idle(bench: Bench) -> Iterator[Row]:
-    """Fifty idle runs: what they cost, and how soon abort reaches the CLI with nobody iterating."""
+    """Fifty idle runs: what they cost, and how soon abort reaches the CLI when nobody iterates."""
     argv = [bench.fake_cli, str(bench.stream("claude", 1)), "-1", "600"]
     runtime = fake_runtime("claude", argv)
     signals = [threading.Event() for _ in range(50)]
@@ -226,12 +227,12 @@ def _consume_all(run: Iterator[object]) -> None:
 
 
 def _abort_latency(runtime: CLIRuntimeBase) -> Row:
-    """Until the CLI is dead: the fake one dies of SIGTERM at once."""
+    """The time until the CLI is dead: the fake one dies of SIGTERM at once."""
     delays = []
     for _ in range(15):
         signal = threading.Event()
         run = runtime.start("go", abort_signal=signal)
-        # The fake CLI's first line is `init`, which gives no event: the pid tells that it runs.
+        # The fake CLI's first line is `init`, which produces no event: the pid shows that it runs.
         thread = threading.Thread(target=_consume_all, args=(run,), daemon=True)
         thread.start()
         while run.pid is None:
@@ -254,7 +255,7 @@ def _is_alive(pid: int | None) -> bool:
 
 
 def import_time(bench: Bench) -> Iterator[Row]:
-    """Against attrs and the standard modules that any such library needs."""
+    """Compared with attrs and the standard modules that any such library needs."""
     needed = "import attrs, json, queue, subprocess, threading, select, logging, signal"
 
     def importing(code: str) -> Callable[[], object]:

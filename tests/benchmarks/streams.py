@@ -1,4 +1,4 @@
-"""Streams as the four CLIs print them, of any length. Shapes are those of tests/transcripts."""
+"""Streams as the four CLIs print them, of any length. Their format is that of tests/transcripts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Line = dict[str, Any]
 
 
 def write_stream(path: Path, provider: str, lines: int, *, text: str | None = None) -> Path:
-    """A stream of about that many lines that ends well; `text` is what every piece says."""
+    """A stream of about that many lines that ends successfully; `text` is the text of every piece."""
     with path.open("w") as file:
         for line in _STREAMS[provider](lines, text):
             file.write(line if isinstance(line, str) else _as_json(line))
@@ -30,13 +30,13 @@ def _as_json(line: Line) -> str:
 
 
 def _numbered(lines: int, line: Line) -> Iterator[str]:
-    """So many of this line, with their number in it: in a tenth of the time that json.dumps() would take."""
+    """This many copies of the line, each with its number: in a tenth of the time that json.dumps() would take."""
     template = _as_json(line)
     return (template.replace(NUMBER, str(number)) for number in range(lines))
 
 
 def write_very_long_stream(path: Path, lines: int) -> Path:
-    """Claude's, written in a hundredth of the time: the same thousand pieces again and again."""
+    """Claude's stream, written in a hundredth of the time: the same thousand pieces again and again."""
     pieces = [line if isinstance(line, str) else _as_json(line) for line in _claude(1000, None)]
     with path.open("w") as file:
         file.writelines(pieces[:3])
@@ -72,7 +72,7 @@ def _claude(lines: int, text: str | None) -> Iterator[Line | str]:
 
 
 def _claude_at_work(lines: int, text: str | None) -> Iterator[Line | str]:
-    """Turns of thinking, text and a tool call, as a working agent prints them: of 40 lines 12 are text."""
+    """Turns of thinking, text and a tool call, as a working agent prints them: 12 of 40 lines are text."""
     common = {"session_id": SESSION, "parent_tool_use_id": None, "uuid": "0f7f5b2c-6d0e-4a55-9a53-5b1f3e3c6d0e"}
     yield {"type": "system", "subtype": "init", "model": "m", "tools": [], "mcp_servers": [], **common}
     turn = "".join(map(_as_json, _turn_at_work(common, text)))

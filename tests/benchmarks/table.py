@@ -1,4 +1,4 @@
-"""The rows of the table, and what they are measured with."""
+"""The rows of the table, and the tools to measure them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .streams import write_stream
 
 @attrs.frozen
 class Row:
-    """One line of the table. `better` says in which direction the floor lies; a row without one is for comparison."""
+    """One line of the table. `better` is the direction of the floor; a row without a floor is for comparison."""
 
     what: str
     value: float
@@ -48,13 +48,13 @@ def speed_row(what: str, measured: Ratio, unit: str, floor: float | None = None,
 
 
 def single(value: float) -> Ratio:
-    """What was measured once."""
+    """A value that was measured only once."""
     return Ratio(value, value, value)
 
 
 @attrs.frozen
 class Bench:
-    """Where the scenarios work, and how thoroughly."""
+    """Where the scenarios run, and how thoroughly."""
 
     folder: Path
     fake_cli: str
@@ -62,21 +62,21 @@ class Bench:
     pair_count: int
 
     def stream(self, provider: str, lines: int) -> Path:
-        """A prepared stream, written once."""
+        """A prepared stream, which is written only once."""
         path = self.folder / f"{provider}-{lines}.ndjson"
         return path if path.exists() else write_stream(path, provider, lines)
 
 
 @contextmanager
 def parser(name: str) -> Iterator[None]:
-    """Have the runtimes parse with "json" (as if nothing else were installed) or "orjson"."""
+    """Make the runtimes parse with "json" (as if nothing else were installed) or "orjson"."""
     found = (lambda: None) if name == "json" else ndjson.fast_parser
     with mock.patch.object(ndjson, "fast_parser", found):
         yield
 
 
 def read_by_hand(argv: list[str]) -> int:
-    """(a): the loop a person would write: one thread, no watchdog, no abort, no stderr, no events."""
+    """(a): the loop a person would write, with one thread, no watchdog, no abort, no stderr and no events."""
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         count = 0
@@ -87,7 +87,7 @@ def read_by_hand(argv: list[str]) -> int:
 
 
 def consume(runtime: CLIRuntimeBase) -> int:
-    """Ours, checked: nothing counts that did not end well."""
+    """Ours, checked: runs that did not end successfully do not count."""
     count, last = 0, None
     for event in runtime.execute("go"):
         count += 1

@@ -508,7 +508,7 @@ def test_who_waits_for_a_free_place_can_be_aborted(make: Any, state: Path) -> No
 
 
 def check_chats(state: Path, chats: int, turns: int) -> None:
-    """Each chat had one session, its messages came in order, and never two at once."""
+    """Check that each chat had one session, and that its messages arrived in order and never two at once."""
     lines = journal(state)
     by_chat: dict[str, list[tuple[str, str, int]]] = {}
     for what, session, prompt in lines:
@@ -588,7 +588,8 @@ WORKER = """
 def test_four_worker_processes_share_a_session_map_without_losing_or_mixing_anything(
     state: Path, tmp_path: Path
 ) -> None:
-    """A dispatcher gives each message of forty chats to a worker at random, the next one of a chat after its answer."""
+    """A dispatcher gives each message of forty chats to a random worker, and the next one of a chat after its
+    answer."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -656,7 +657,7 @@ def test_a_python_function_is_a_tool_of_the_agent(make: Any, state: Path) -> Non
 
 
 def test_tools_that_cannot_be_served_are_a_failed_run(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here because an embedded interpreter has no Python to start the relay with."""
+    """In this test, because an embedded interpreter has no Python to start the relay with."""
     monkeypatch.setattr("sys.executable", "")
     runtime = ScriptedRuntime()
     result = make(runtime, tools=[len_of]).handle(message("hi"))
@@ -677,7 +678,7 @@ def gateway_tools() -> tuple[list[OutgoingMessage], list[CronJob], GatewayTools]
 
 
 def test_what_the_agent_sent_itself_is_reported_and_not_delivered_again(make: Any, state: Path) -> None:
-    """The agent in miniature ends with what its tools returned: here with the very words it has sent."""
+    """The miniature agent ends with what its tools returned: here with exactly the words that it has sent."""
     sent: list[OutgoingMessage] = []
 
     def send(outgoing: OutgoingMessage) -> str:
@@ -703,7 +704,7 @@ def test_what_was_sent_to_somebody_else_is_still_delivered_here(make: Any, state
 
 
 def test_side_effects_are_reported_when_the_run_fails_or_is_aborted(make: Any) -> None:
-    """Through a runtime that calls the tool itself, so that the run can end right after it."""
+    """With a runtime that calls the tool itself, so that the run can end right after it."""
     sent, jobs, tools = gateway_tools()
     stop = threading.Event()
 
@@ -727,7 +728,7 @@ def test_side_effects_are_reported_when_the_run_fails_or_is_aborted(make: Any) -
 
 
 def test_nothing_is_tried_again_after_a_tool_was_called_even_if_the_cli_did_not_say_so(make: Any) -> None:
-    """Codex reports some tool calls not at all."""
+    """Codex does not report some tool calls at all."""
     sent, _, tools = gateway_tools()
     runs = 0
 

@@ -10,7 +10,7 @@ import pytest
 from remoteclaw_sync.chat.delivery import Chunk, LengthUnit, payloads_from, split_chunks, split_text, was_sent
 from remoteclaw_sync.types import ReplyPayload
 
-FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466"  # Seven code points, one picture.
+FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466"  # Seven code points, one glyph.
 FLAGS = "\U0001f1e9\U0001f1ea\U0001f1eb\U0001f1f7"  # Germany, France.
 SCOTLAND = "\U0001f3f4\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f"
 WAVE = "\U0001f44b\U0001f3fd"  # With a skin tone.
@@ -187,7 +187,7 @@ def random_text(rng: random.Random) -> str:
 
 
 def random_document(rng: random.Random) -> tuple[str, int]:
-    """Paragraphs and well-formed code blocks, and how many of those."""
+    """Paragraphs and well-formed code blocks, and the number of code blocks."""
     parts, blocks = [], rng.randint(1, 4)
     for _ in range(blocks):
         parts.append(" ".join(rng.choices(["lorem", FAMILY, "ipsum" * 9, "dolor\n"], k=rng.randint(1, 30))) + "\n\n")

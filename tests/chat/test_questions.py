@@ -1,4 +1,4 @@
-"""Approvals that are asked in the chat: who may answer, how, for how long, and what people see."""
+"""Approvals that are asked for in the chat: who may answer, how, for how long, and what people see."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def message(text: str, sender: str = "ann", chat: str = "c1") -> ChannelMessage:
 
 
 class Chat:
-    """A bridge, and the questions that it has put."""
+    """A bridge, and the questions that it has asked."""
 
     def __init__(self, folder: Path, warm: int, **options: Any) -> None:
         self.asked: list[ChatQuestion] = []
@@ -52,7 +52,7 @@ class Chat:
         return self._threads.submit(self.bridge.handle, message(words, sender))
 
     def ask(self, prompt: str = RM, number: int = 1) -> tuple[Future[AgentDeliveryResult], ChatQuestion]:
-        """A message that has the agent ask; until it is the n-th question."""
+        """Send a message that makes the agent ask; returns once this is the n-th question."""
         result = self.say(prompt)
         assert wait_until(lambda: len(self.asked) == number or result.done())
         assert len(self.asked) == number, result.result()
@@ -144,7 +144,8 @@ def test_only_those_who_are_named_can_answer_by_button_or_by_message(make: Make)
     for stranger in ("ann", "eve", "", "Owner"):
         assert chat.bridge.answer(chat.button("Allow"), stranger) is False
     assert chat.say("yes", "eve").result(30).handled_as == "turn"
-    waiting = chat.say("yes")  # Of whoever asked the agent: a message like any other, which waits for its turn.
+    # From the one who asked the agent: a message like any other, which waits for its turn.
+    waiting = chat.say("yes")
     assert chat.say("what is going on?", "owner").result(30).handled_as == "turn"
     assert not result.done()
     assert chat.say("Yes", "owner").result(30).handled_as == "answer"
@@ -243,7 +244,7 @@ def heard(chat: Chat) -> list[dict[str, Any]]:
 
 
 class NobodyAnswers:
-    """A run that does not wait."""
+    """A run that does not wait for an answer."""
 
     is_over = True
 

@@ -1,4 +1,4 @@
-"""A disk or database fault costs the memory of a talk, never the answer and never the conversation."""
+"""A disk or database fault costs the memory of a conversation, but never the answer or the conversation itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from remoteclaw_sync.chat.bridge import ChannelBridge
 from remoteclaw_sync.chat.sessions import Conversation, SessionMap
 from tests.fakes import PATIENCE, run_host, start_host, wait_until
 
-SHORT = 0.02  # Seconds; how long a locked file is waited for.
+SHORT = 0.02  # Seconds to wait for a locked file.
 MESSAGE = ChannelMessage("hi", provider="telegram", channel_id="c1", sender="u1")
 ANN = Conversation("/work", "telegram", "chat", "ann")
 
@@ -137,7 +137,7 @@ def tables_dropped(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing_refused(path: Path) -> Iterator[None]:
-    """As a disk that is full or has become read-only would: each write fails, reading works."""
+    """As on a disk that is full or has become read-only: each write fails, reading works."""
     refuse = "BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END"
     for table in ("remoteclaw_turns", "remoteclaw_sessions"):
         for change in ("INSERT", "UPDATE", "DELETE"):
@@ -186,7 +186,7 @@ def test_a_fault_before_the_turn_costs_neither_the_answer_nor_the_conversation(
 def test_a_fault_during_the_turn_costs_neither_the_answer_nor_the_conversation(
     bridge: ChannelBridge, runtime: Echo, path: Path, fault: Fault
 ) -> None:
-    """H2: the row of the turn stayed, and its own process looked alive for ever."""
+    """H2: the row of the turn stayed, and its owner, this process, looked alive for ever."""
     bridge.handle(MESSAGE)
     with contextlib.ExitStack() as stack:
         breaking = BridgeCallbacks(lambda payload: stack.enter_context(fault(path)))
@@ -204,7 +204,7 @@ def check_recovered(bridge: ChannelBridge, runtime: Echo, path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_full_disk_costs_neither_the_answer_nor_the_conversation(tmp_path: Path) -> None:
-    """H2, by a limit on the size of files: the kernel refuses the write, as it does on a full disk."""
+    """H2, with a limit on the size of files: the kernel refuses the write, as on a full disk."""
     code = """
         import resource, sys
         from remoteclaw_sync import BridgeCallbacks
@@ -230,7 +230,7 @@ def test_a_full_disk_costs_neither_the_answer_nor_the_conversation(tmp_path: Pat
 
 @pytest.fixture
 def own_file_system(tmp_path: Path) -> list[str]:
-    """The beginning of a command that is run where `tmp_path` is a tmpfs of 200 kB, unseen by anybody else."""
+    """The beginning of a command that is run where `tmp_path` is a tmpfs of 200 kB that nobody else can see."""
     private = ["unshare", "--user", "--map-root-user", "--mount", "--", "sh", "-c"]
     mount = 'mount -t tmpfs -o size=200k none "$0"'
     if not shutil.which("unshare") or subprocess.run([*private, mount, str(tmp_path)], stderr=-3).returncode:
@@ -272,7 +272,7 @@ def test_a_full_file_system_costs_neither_the_answer_nor_the_conversation(
 def test_a_disk_that_becomes_read_only_costs_neither_the_answer_nor_the_conversation(
     tmp_path: Path, own_file_system: list[str]
 ) -> None:
-    """As Linux makes one that reports errors."""
+    """As Linux does with a disk that reports errors."""
     code = """
         import subprocess, sys
         from remoteclaw_sync.chat.bridge import ChannelBridge
@@ -352,7 +352,7 @@ def test_turns_are_in_order_in_a_process_whose_session_map_cannot_be_used(bridge
 def test_a_turn_that_the_file_would_not_give_up_blocks_no_other_process_once_it_does(
     bridge: ChannelBridge, path: Path, tmp_path: Path
 ) -> None:
-    """Although this process, whose row it was, goes on living and does nothing more."""
+    """Although this process, which owned the row, lives on and does nothing more."""
     with contextlib.ExitStack() as stack:
         bridge.handle(MESSAGE, BridgeCallbacks(lambda payload: stack.enter_context(locked(path))))
     code = """
@@ -368,7 +368,7 @@ def test_a_turn_that_the_file_would_not_give_up_blocks_no_other_process_once_it_
 
 @pytest.mark.slow
 def test_leaving_a_turn_of_a_file_that_was_replaced_takes_nobody_elses_place(tmp_path: Path) -> None:
-    """The numbers of a new file begin anew."""
+    """The numbers start again in a new file."""
     path = tmp_path / "sessions.db"
     code = """
         import sys
@@ -401,7 +401,7 @@ def test_a_map_can_be_made_while_the_file_is_locked(path: Path, runtime: Echo, t
 
 
 def test_a_conversation_that_no_database_can_name_is_answered(bridge: ChannelBridge) -> None:
-    """A lone surrogate, as half an emoji in a user's name is."""
+    """A lone surrogate, like half an emoji in a user's name."""
     result = bridge.handle(ChannelMessage("hi", channel_id="\ud83e"))
     assert (result.payloads, result.error) == ((ReplyPayload("hi"),), None)
     assert "UnicodeEncodeError" in result.warnings[-1]
@@ -421,7 +421,7 @@ HOLDER = """
 def test_a_process_that_can_start_no_thread_uses_the_map_all_the_same(
     bridge: ChannelBridge, runtime: Echo, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits for another process, too."""
+    """It also waits for another process."""
 
     def refuse(*arguments: object) -> int:
         raise RuntimeError("can't start new thread")
@@ -484,7 +484,7 @@ INTERRUPTED = """
 def test_an_interrupt_at_any_moment_leaves_no_transaction_no_turn_and_no_slot(
     path: Path, runtime: Echo, tmp_path: Path
 ) -> None:
-    """H3: after some twenty of these each call raised, and other processes met a locked file."""
+    """H3: after some twenty interrupts each call raised, and other processes found a locked file."""
     seed = os.urandom(4).hex()
     print(f"seed {seed}")  # Shown if it fails.
     with start_host(INTERRUPTED, str(path), str(tmp_path), "500", seed, stdin=subprocess.PIPE) as host:
@@ -502,7 +502,7 @@ def test_an_interrupt_at_any_moment_leaves_no_transaction_no_turn_and_no_slot(
 
 
 def test_a_turn_that_nobody_holds_any_more_is_given_up(bridge: ChannelBridge) -> None:
-    """Of a dispatcher whose pool was shut down, say."""
+    """For example, of a dispatcher whose pool was shut down."""
     bridge.arrive(MESSAGE)
     gc.collect()
     assert bridge.handle(MESSAGE).payloads == (ReplyPayload("hi"),)

@@ -1,4 +1,4 @@
-"""The session map: what it remembers, for how long, and whose turn it is; in threads, processes and after crashes."""
+"""The session map: what it remembers, for how long, and whose turn it is; across threads, processes and crashes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from remoteclaw_sync.types import ChannelMessage
 from tests.fakes import PATIENCE, start_host
 
 DAY = 86_400.0
-OpenMap = Callable[..., Any]  # Of SessionMap or ClusterSessionMap.
+OpenMap = Callable[..., Any]  # SessionMap or ClusterSessionMap.
 ANN = Conversation("/work", "telegram", "chat", "ann")
 BOB = Conversation("/work", "telegram", "chat", "bob")
 
@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["one machine", pytest.param("several machines", marks=[pytest.mark.slow, pytest.mark.redis])])
 def open_map(request: pytest.FixtureRequest, path: Path) -> Iterator[OpenMap]:
-    """Opens maps of the same sessions: what holds in a file has to hold in Redis."""
+    """Opens maps of the same sessions: what holds for a file must hold for Redis."""
     if request.param == "one machine":
         yield lambda **options: SessionMap(path, **options)
         return
@@ -115,7 +115,7 @@ def test_a_session_expires_when_it_has_not_been_used_for_a_week_and_using_it_cou
 
 
 def test_a_clock_that_was_far_ahead_for_a_while_has_cost_no_session(open_map: OpenMap) -> None:
-    """One look at a clock that was wrong for a moment deleted them all."""
+    """A single look at a clock that was briefly wrong used to delete them all."""
     clock = Clock()
     with open_map(clock=clock) as sessions:
         sessions.set("claude", ANN, "s1")
@@ -239,7 +239,7 @@ def test_a_link_that_takes_the_files_place_later_is_not_followed_either(tmp_path
 
 
 def test_a_map_follows_when_its_file_is_replaced(path: Path) -> None:
-    """As happens when another process has set it aside."""
+    """As happens when another process has moved the file aside."""
     with SessionMap(path) as first, SessionMap(path) as second:
         first.set("claude", ANN, "s1")
         for suffix in ("", "-wal", "-shm"):
@@ -387,7 +387,7 @@ HOLDER = """
 @pytest.mark.slow
 @pytest.mark.parametrize("buried", [True, False])
 def test_the_turn_of_a_process_that_was_killed_passes_to_the_next(path: Path, buried: bool) -> None:
-    """Also while nobody has waited for the dead process."""
+    """Even before anybody has waited for the dead process."""
     conversation = Conversation(user="ann")
     with start_host(HOLDER, str(path), stdin=subprocess.PIPE) as holder:
         assert holder.stdout is not None

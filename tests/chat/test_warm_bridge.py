@@ -1,4 +1,4 @@
-"""A bridge whose agents stay warm, and what becomes of messages that come while one works (tests/live_claude.py)."""
+"""A bridge whose agents stay warm, and what happens to messages that arrive while one works (tests/live_claude.py)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def message(text: str, chat: object = "c1", **fields: Any) -> ChannelMessage:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes bridges to the fake Claude, which are closed after the test."""
+    """Makes bridges to the fake Claude and closes them after the test."""
     bridges: list[ChannelBridge] = []
 
     def make(warm: int = 2, **options: Any) -> ChannelBridge:
@@ -49,7 +49,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def remembered(bridge: ChannelBridge, chat: object = "c1") -> list[str]:
-    """What the agent knows of a conversation."""
+    """What the agent remembers of a conversation."""
     words: list[str] = json.loads(bridge.handle(message(MEMORY, chat)).run.text)
     return [word for word in words if not word.startswith("[[")]
 
@@ -200,7 +200,7 @@ def test_a_message_that_steers_is_covered_by_the_answer_to_the_first(make: Make)
 
 @pytest.mark.slow
 def test_a_message_that_cannot_steer_waits(make: Make) -> None:
-    """A one-shot run takes no further words."""
+    """A one-shot run accepts no further words."""
     bridge = make(warm=0, while_busy="steer")
     conversation = bridge.conversation(message(""))
     with bridge.session_map.turn(conversation), ThreadPoolExecutor(1) as thread:

@@ -46,14 +46,14 @@ def cli(
     env: Mapping[str, str] | None = None,
     inside: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run it with pipes. `inside`: a command that starts it."""
+    """Run the program with pipes. `inside`: a command that starts it."""
     data = stdin.encode() if isinstance(stdin, str) else stdin
     command = [*inside, *MODULE, *arguments]
     return subprocess.run(command, input=data, cwd=cwd, env=env or environment(), capture_output=True, timeout=PATIENCE)
 
 
 def start(*arguments: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
-    """Start it with pipes."""
+    """Start the program with pipes."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([*MODULE, *arguments], env=env or environment(), **{**pipes, **options})
 
@@ -110,7 +110,7 @@ class Terminal:
 
     @property
     def modes(self) -> list[Any]:
-        """The terminal's, as `stty` shows them."""
+        """The terminal's modes, as `stty` shows them."""
         return termios.tcgetattr(self._master)
 
     def read_until(self, predicate: Callable[[str], Any]) -> str:
@@ -132,7 +132,7 @@ class Terminal:
         assert ready, f"nothing more came after {self.output!r}"
         try:
             chunk = os.read(self._master, 65_536)
-        except OSError:  # EIO: nobody has the other end any more.
+        except OSError:  # EIO: nobody has the other end open any more.
             return False
         self._bytes += chunk
         self.output = self._bytes.decode(errors="replace")
@@ -145,7 +145,8 @@ class Terminal:
 
 
 def render(output: str, columns: int) -> str:
-    """The text on a terminal of this width after this output. Knows what we send; anything else fails the test."""
+    """The text on a terminal of this width after this output. Knows the sequences that we send; any other fails the
+    test."""
     rows: list[list[str]] = [[]]
     row = column = position = 0
     while position < len(output):

@@ -17,7 +17,7 @@ COMMAND = PermissionRequest("r1", "Bash", "t1", {"command": "make\nrm -r out"}, 
 
 
 class Said:
-    """Lines that were thought of before."""
+    """Lines that were prepared in advance."""
 
     def __init__(self, *lines: str) -> None:
         self._lines = list(lines)

@@ -28,18 +28,18 @@ ALLOW = "allow? y / n / always / why > "
 
 
 def chat(*arguments: str, folder: Path, **env: str | None) -> Terminal:
-    """With the demo agent, working in this folder."""
+    """A chat with the demo agent, working in this folder."""
     return Terminal("chat", "-p", "demo", *arguments, cwd=folder, env=environment(**env))
 
 
 def ends_with(terminal: Terminal, words: str) -> None:
-    """Until this is the last that is to be seen."""
+    """Wait until this is the last thing to be seen."""
     terminal.read_until(lambda output: terminal.screen.endswith(words.rstrip()))
 
 
 @pytest.fixture
 def fake(tmp_path: Path) -> Path:
-    """A folder on whose PATH `claude` is the fake that stays."""
+    """A folder in which `claude` is the fake that stays."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (tmp_path / "memory").mkdir()
@@ -209,7 +209,7 @@ def test_an_agent_cannot_command_the_terminal_in_a_conversation(fake: Path) -> N
     nasty = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x1b[?2004l\x9b5A\rwrite\x1bc end"
     with on_fake(fake, steps(["text", nasty], ["ask", "t1", nasty, {"command": nasty}]), NO_COLOR="1") as terminal:
         ends_with(terminal, ALLOW)
-        assert "red5Awrite end" in terminal.screen  # `screen` fails for any sequence that it does not know.
+        assert "red5Awrite end" in terminal.screen  # `screen` fails on any sequence that it does not know.
         assert r"\x1b]0;owned\x07\x1b[2J" in terminal.screen
         terminal.type("n" + ENTER + CTRL_D)
         terminal.finish()
@@ -269,7 +269,7 @@ def test_a_line_of_more_rows_than_the_terminal_has_is_not_drawn_over_and_over(tm
         terminal.type("!")
         terminal.read_until(lambda output: "end!" in output)
         ups = [int(rows) for rows in re.findall(r"\x1b\[(\d+)A", terminal.output)]
-        assert max(ups) < 6  # Beyond the upper edge no cursor goes.
+        assert max(ups) < 6  # No cursor can move beyond the upper edge.
         terminal.type(ENTER)
         terminal.read_until(lambda output: "You asked:" in output)
         terminal.type(CTRL_D)
@@ -372,7 +372,7 @@ def test_without_a_terminal_each_line_is_a_message_or_an_answer(tmp_path: Path) 
 def test_the_lines_of_a_pipe_are_for_the_agent_and_never_for_us(tmp_path: Path) -> None:
     done = cli("chat", "-p", "demo", stdin="/mode bypass\nedit\n", cwd=tmp_path)
     assert "You asked: “/mode bypass”" in done.stdout.decode()
-    assert not (tmp_path / "demo-note.txt").exists()  # The end of the lines is no yes.
+    assert not (tmp_path / "demo-note.txt").exists()  # The end of the lines is not a yes.
 
 
 @pytest.mark.slow

@@ -119,7 +119,7 @@ def test_an_mcp_file_has_the_usual_form(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_an_mcp_file_that_is_no_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    """A repository may bring it."""
+    """The file may come with a repository."""
     make(tmp_path / ".mcp.json")
     with pytest.raises(UsageError, match="not a regular file"):
         mcp_servers([], [str(tmp_path / ".mcp.json")])

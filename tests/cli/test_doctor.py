@@ -1,4 +1,4 @@
-"""`doctor`: what it finds, what it puts right, and what it leaves alone."""
+"""`doctor`: what it finds, what it repairs, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TELL_IDENTITY = "from remoteclaw_sync.process.host import *; print(host_identity
 
 
 class Machine:
-    """A home, a PATH and a project of their own."""
+    """A separate home, PATH and project."""
 
     def __init__(self, root: Path) -> None:
         self.bin, self.home, self.project = (root / name for name in ("bin", "home", "project"))
@@ -48,7 +48,7 @@ class Machine:
         if self.inside:
             done = cli("doctor", *arguments, cwd=self.project, env=self.env, inside=self.inside)
             return done.returncode, done.stdout.decode()
-        # In this process, which saves four fifths of the time.
+        # In this process, which takes a fifth of the time.
         with mock.patch.dict(os.environ, self.env, clear=True), contextlib.chdir(self.project):
             with contextlib.redirect_stdout(io.StringIO()) as printed:
                 return main(["doctor", *arguments]), printed.getvalue()
@@ -199,7 +199,7 @@ def test_which_opencode_is_there_is_told(
     assert said in machine.doctor()[1]
     found = machine.provider("opencode")
     assert (found["version"], found["package"]) == (version, package if from_npm else None)
-    # Nothing of ours has run on OpenCode 2.
+    # Nothing of ours has been run on OpenCode 2.
     assert (found["can_run"], found["tested"]) == (True, package == "opencode-ai")
 
 
@@ -327,14 +327,14 @@ def test_git_and_trust_of_the_folder_are_told(machine: Machine) -> None:
 
 @pytest.fixture
 def contained(machine: Machine, container: Container) -> Machine:
-    """Its processes are all that the doctor sees and may end: those of the machine that runs the tests are not ours."""
+    """Its processes are all that the doctor can see and end: those of the machine that runs the tests are not ours."""
     machine.inside = container.inside
     return machine
 
 
 @contextlib.contextmanager
 def sleeper(identity: str, container: Container) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A process of a run of that host, and its number in there. It leads a session, as a CLI does."""
+    """A process of a run of that host, and its pid in the container. It leads a session, as a CLI does."""
     env = {**os.environ, f"{MARKER_PREFIX}0123456789abcdef": identity}
     code = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(600)"
     command = [*container.inside, sys.executable, "-c", code]
@@ -393,7 +393,7 @@ def test_a_config_that_a_dead_host_borrowed_is_found_and_restored(contained: Mac
     settings = contained.project / ".gemini" / "settings.json"
     settings.parent.mkdir()
     settings.write_text('{"theme": "dark"}')
-    borrow(settings).forget_after_fork()  # Lets go of the lock without giving the file back, as death does.
+    borrow(settings).forget_after_fork()  # Releases the lock without restoring the file, as death does.
     assert "very-secret" in settings.read_text()
     (leftover,) = contained.report()["leftovers"]
     assert (leftover["kind"], leftover["what"], leftover["repaired"]) == ("config", str(settings), None)

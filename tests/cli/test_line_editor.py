@@ -27,21 +27,21 @@ LEFT, RIGHT, UP, DOWN = "\x1b[D", "\x1b[C", "\x1b[A", "\x1b[B"
         ("one two" + LEFT * 3 + "\x0b", "one "),
         ("日本" + LEFT + "語", "日語本"),
         ("ne\u0301" + "\x7f", "n"),  # An accent of its own.
-        ("x👨\u200d👩\u200d👧y" + LEFT + "\x7f", "xy"),  # A family, of five characters.
+        ("x👨\u200d👩\u200d👧y" + LEFT + "\x7f", "xy"),  # A family, made of five characters.
         ("👍🏽❤\ufe0f" + "\x01\x1b[3~", "❤\ufe0f"),
         ("👍🏽❤\ufe0f" + LEFT + "|", "👍🏽|❤\ufe0f"),
         ("👍🏽❤\ufe0f" + "\x01" + RIGHT + "|", "👍🏽|❤\ufe0f"),
         ("a\x1b\rb", "a\nb"),  # Alt-Enter.
         ("a\\\rb", "a\nb"),
         ("a\x1b[200~b\r\nc\rd\x1b[31m\x07e\x1b[201~f", "ab\nc\ndef"),
-        ("a\x1b[99~\x1bOZ\x00b", "ab"),  # Keys that mean nothing here.
+        ("a\x1b[99~\x1bOZ\x00b", "ab"),  # Keys without a meaning here.
         ("a\x1bxb", "axb"),
     ],
 )
 def test_keys_do_what_they_do_elsewhere(typed: str, text: str) -> None:
     whole, by_key = LineEditor(), LineEditor()
     assert whole.feed(typed) == []
-    for key in typed:  # A slow connection cuts sequences in two.
+    for key in typed:  # A slow connection may split sequences.
         by_key.feed(key)
     assert (whole.text, by_key.text) == (text, text)
 

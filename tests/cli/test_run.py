@@ -1,4 +1,4 @@
-"""`run` and `demo` in a pipeline: what goes where, and what the shell is told."""
+"""`run` and `demo` in a pipeline: what goes to which stream, and which exit status the shell gets."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_json_prints_our_events_and_nothing_else(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_json_can_be_piped_into_a_program_that_reads_json(tmp_path: Path) -> None:
-    """jq where there is one; Python's own parser otherwise."""
+    """jq if it is installed, otherwise Python's own parser."""
     by_python = f"{sys.executable} -c 'import json, sys; [print(json.loads(line)[\"type\"]) for line in sys.stdin]'"
     reader = "jq -r .type" if shutil.which("jq") else by_python
     command = f"{sys.executable} -m remoteclaw_sync demo --json Hi | {reader}"
@@ -189,7 +189,7 @@ def test_json_lines_come_as_they_happen_and_ctrl_c_still_ends_with_done(tmp_path
     with start("demo", "--json", "demo:hang", cwd=tmp_path) as process:
         assert process.stdout is not None
         while json.loads(process.stdout.readline())["type"] != "tool_result":
-            pass  # It hangs after that: had the line been kept back, we would wait for ever.
+            pass  # It hangs after that: if the line had been held back, we would wait for ever.
         process.send_signal(signal.SIGINT)
         rest = [event_from_dict(json.loads(line)) for line in process.stdout]
         assert process.wait(PATIENCE) == 130

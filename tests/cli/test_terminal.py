@@ -1,4 +1,4 @@
-"""On a real pseudo-terminal: what a person sees while a run goes on, and what is left of it."""
+"""On a real pseudo-terminal: what a person sees during a run, and what is left of it afterwards."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def test_after_a_resize_the_status_fits_and_what_was_folded_is_gone(tmp_path: Pa
         terminal.read_until(lambda output: len(STATUS.findall(output[before:])) > 5)
         terminal.type("\x03")
         terminal.finish()
-    drawn = STATUS.findall(terminal.output[before:])[2:]  # One may have been under way.
+    drawn = STATUS.findall(terminal.output[before:])[2:]  # One may already have been on its way.
     assert all(display_width(line) < 14 for line in drawn)
     assert any(line.endswith("…") for line in drawn)
-    # The status from before, of 25 columns or so, has become two rows of 14: the cursor goes up one.
+    # The earlier status, of about 25 columns, now takes two rows of 14: the cursor goes up one.
     assert "\x1b[1A\x1b[J" in terminal.output[before:]
 
 
@@ -116,7 +116,7 @@ def test_an_agent_cannot_command_the_terminal(tmp_path: Path) -> None:
         assert terminal.finish() == 0
         sent = {found.group() for found in SEQUENCE.finditer(terminal.output)}
         assert sent <= {"\x1b[J"}
-        assert "red 5Aoverwrite end" in terminal.screen  # `screen` fails for any control character it does not know.
+        assert "red 5Aoverwrite end" in terminal.screen  # `screen` fails on any control character it does not know.
         assert "owned" not in terminal.output
 
 

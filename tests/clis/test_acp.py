@@ -1,4 +1,4 @@
-"""Agents that speak ACP: what they are sent, and what their messages mean. The other side is a fake."""
+"""Agents that speak ACP: what they receive, and what their messages mean. The other side is a fake."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def runtime(folder: Path, profile: str | None = None, **options: Any) -> AcpRunt
 
 
 def opened(folder: Path, profile: str | None = None, agent: Any = None, **fields: Any) -> AgentSession:
-    """A session with an agent that has this profile, and says this instead of what it would say."""
+    """A session with an agent of this profile, which says this instead of its usual answers."""
     env = {"HOME": str(folder), **({} if agent is None else {"FAKE_AGENT": json.dumps(agent)})}
     return runtime(folder, profile).open_session(working_directory=folder, env=env, **fields)
 
 
 def sent(folder: Path, method: str) -> list[dict[str, Any]]:
-    """The params of all requests for this."""
+    """The params of all requests with this method."""
     return [line.get("params", {}) for line in heard_by(folder) if line.get("method") == method]
 
 
@@ -96,7 +96,7 @@ def test_a_session_is_given_its_folder_servers_mode_and_model_and_nothing_of_it_
     with opened(tmp_path, **fields) as session:
         events, result = finished(session.execute(steps(["settings"])))
         assert json.loads(result.text) == {"mode": "yolo", "model": "big"}
-        assert codes(events) == ["MCP_SERVER_FAILED"]  # The agent takes no URLs.
+        assert codes(events) == ["MCP_SERVER_FAILED"]  # The agent does not accept URLs.
         assert session.run("again").text == "re: again"
         session.set_model(None)
         session.set_permission_mode("read-only")
@@ -179,7 +179,7 @@ def test_an_agent_that_cannot_be_kept_from_writing_is_not_used_for_reading_only(
             ("run", {"command": "ls -l"}),
             "",
         ),
-        (  # The arguments come bit by bit.
+        (  # The arguments arrive bit by bit.
             "opencode",
             [
                 ("tool_call", {"title": "bash", "status": "pending", "rawInput": {}}),
@@ -218,7 +218,7 @@ def test_an_agent_that_cannot_be_kept_from_writing_is_not_used_for_reading_only(
             ("bash", {"command": "ls"}),
             "out",
         ),
-        (  # An edit, which is told as the difference.
+        (  # An edit, reported as a diff.
             None,
             [
                 (
@@ -251,7 +251,7 @@ def test_a_call_without_an_end_is_ended_with_the_turn_and_a_late_word_is_nobodys
         assert results(events)[0][2]
         late = update("tool_call_update", toolCallId="a", status="completed")
         events, _ = finished(session.execute(steps(["text", "Next."], ["settings"], late)))
-        assert results(events) == [("a", "", False)]  # To this turn it is another call.
+        assert results(events) == [("a", "", False)]  # In this turn it is another call.
 
 
 # --- permissions ----------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def test_an_agent_that_is_silent_after_a_refusal_is_not_given_the_time_of_a_tool
     impatient = runtime(tmp_path, timeout=2.0, tool_timeout=60.0)
     env = {"HOME": str(tmp_path), "FAKE_AGENT": json.dumps({"quirks": ["keeps quiet"]})}
     with impatient.open_session(working_directory=tmp_path, env=env, approve=lambda request: False) as session:
-        other = {**CALL, "toolCallId": "other"}  # When it is asked about, all that was asked before has an answer.
+        other = {**CALL, "toolCallId": "other"}  # When it is asked about, all earlier requests have been answered.
         events, result = finished(session.execute(steps(ASK, ["ask", other, KINDS], ["hang"])))
     assert (codes(events), result.error_subtype) == (["WATCHDOG_TIMEOUT"], "timeout")
     assert result.duration_ms < 30_000
@@ -354,7 +354,7 @@ def test_an_unknown_request_gets_an_error(tmp_path: Path) -> None:
     ("call_id", "name"),
     [
         ("run_shell_command__run_shell_command_1794968520227_0", "run_shell_command"),
-        ("run_shell_command__call_1", "run_shell_command"),  # The model's API has given the id.
+        ("run_shell_command__call_1", "run_shell_command"),  # The id comes from the model's API.
         ("run_shell_command__toolu_01__x", "run_shell_command"),
         ("run_shell_command__call-1794968520227", "run_shell_command"),
         ("mcp_a__b_echo__call_1", "mcp_a__b_echo"),
@@ -388,7 +388,7 @@ def test_a_call_with_the_id_of_one_that_has_ended_is_another_call(tmp_path: Path
 
 
 def told_call(number: int, nth: int = 0) -> list[Any]:
-    """A call that is made and ends, the nth of a message."""
+    """A call that starts and ends, the nth of a message."""
     call = {**CALL, "toolCallId": f"run__run_{1794968520227 + number}_{nth}"}
     return [
         update("tool_call", **{**call, "status": "in_progress"}),
@@ -471,7 +471,7 @@ def test_further_words_need_an_interrupt_and_take_the_forgotten_ones_along(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("profile", [None, "gemini"])  # With a process of its own, and with one that is shared.
+@pytest.mark.parametrize("profile", [None, "gemini"])  # With its own process, and with a shared one.
 @pytest.mark.parametrize("is_steered", [False, True])
 def test_a_consumer_who_is_late_to_hear_of_an_obeyed_interrupt_does_not_cost_the_process(
     profile: str | None, is_steered: bool, tmp_path: Path
@@ -530,7 +530,7 @@ def test_a_process_that_dies_in_a_turn_fails_it_and_the_next_one_takes_up_the_se
 
 
 def test_a_turn_that_an_agent_has_begun_without_a_word_is_not_begun_again_when_it_dies(tmp_path: Path) -> None:
-    prompt = steps(["request", "unknown/method", {}], ["exit"])  # It hears the answer after all that came before it.
+    prompt = steps(["request", "unknown/method", {}], ["exit"])  # The answer arrives after everything before it.
     with opened(tmp_path) as session:
         session.run("first")
         assert session.run(prompt, check=False).error_subtype == "crash"
@@ -573,7 +573,7 @@ def test_an_answer_without_usage_was_cut_where_usage_is_certain(tmp_path: Path) 
     used = ["answer", {"_meta": {"quota": {"token_count": {"input_tokens": 2, "output_tokens": 3}}}}]
     with opened(tmp_path, "gemini") as session:
         events, first = finished(session.execute("first"))
-        assert (first.ok, codes(events)) == (True, ["CLI_WARNING"])  # Perhaps it never tells.
+        assert (first.ok, codes(events)) == (True, ["CLI_WARNING"])  # Perhaps it never reports usage.
         assert session.run(steps(["text", "[MODE_UPDATE] yolo"], ["text", "x"], used)).text == "x"
         assert session.run("third", check=False).error_subtype == "incomplete"
 
@@ -600,7 +600,7 @@ def test_usage_is_that_of_the_turn_where_the_agent_counts_for_the_session(tmp_pa
         one = session.run(steps(["text", "x"], total(10)))
         late = update(
             "usage_update", _meta={"promptTokens": 30, "completionTokens": 15}
-        )  # Between two turns, at times.
+        )  # This sometimes arrives between two turns.
         two = session.run(steps(late, ["text", "x"], total(30)))
         three = session.run(steps(["text", "x"], total(40)))
     assert [turn.usage for turn in (one, two, three)] == [AgentUsage(10, 5), AgentUsage(20, 10), AgentUsage(10, 5)]

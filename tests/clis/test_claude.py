@@ -33,7 +33,7 @@ PNG = base64.b64decode(
 
 
 class Replay:
-    """A real run, seen again through our runtime."""
+    """A real run, replayed through our runtime."""
 
     def __init__(self, name: str, tmp_path: Path, **fields: Any) -> None:
         end = json.loads((TRANSCRIPTS / f"{name}.end.json").read_text(encoding="utf-8"))
@@ -48,7 +48,7 @@ class Replay:
 
     @property
     def errors(self) -> list[tuple[str | None, str]]:
-        """What was reported, without warnings."""
+        """The errors that were reported, without warnings."""
         found = [event for event in self.events if isinstance(event, AgentErrorEvent)]
         return [(event.code, event.message) for event in found if event.code != WARNING]
 
@@ -57,7 +57,7 @@ class Replay:
 
 
 def lines_to_events(*lines: dict[str, Any], runtime: ClaudeCliRuntime | None = None) -> list[AgentEvent]:
-    """What these lines mean, one after the other."""
+    """What these lines mean, one after another."""
     return events_from(runtime or ClaudeCliRuntime(), *lines)
 
 
@@ -154,7 +154,7 @@ def test_two_parallel_sub_agents_are_kept_apart_from_each_other_and_from_the_ans
     assert {tool_id: event.parent_tool_use_id for tool_id, event in results.items()} == uses
     assert (results["toolu_inner_A"].output, results["toolu_inner_B"].output) == ("A", "B")
     assert results["toolu_A"].output.startswith("answer of A")
-    assert run.result.usage == AgentUsage(150, 75)  # Six requests, four of them the sub-agents'.
+    assert run.result.usage == AgentUsage(150, 75)  # Six requests, four of them by the sub-agents.
 
 
 def test_turns_that_background_agents_begin_belong_to_the_run(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_retries_are_warnings_that_say_what_and_when(tmp_path: Path) -> None:
     run = Replay("http_529", tmp_path)
     (warning,) = [event for event in run.events if isinstance(event, AgentErrorEvent) and event.code == WARNING]
     assert warning.message.startswith("the API request failed (HTTP 529, overloaded); retry 1 of 1 in 0.")
-    assert run.result.session_id is not None  # The conversation exists: it can be gone on with.
+    assert run.result.session_id is not None  # The conversation exists, so it can be continued.
 
 
 def test_a_budget_abort_reports_what_was_spent(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_usage_since_the_last_result_is_added_up_where_the_totals_are_of_the_who
     line = {"type": "result", "subtype": "success", "total_cost_usd": 9.0, "modelUsage": total, "result": "x"}
     lines_to_events(*[{**line, "model_usage_since_last_result": recent}] * 2, runtime=runtime)
     assert (runtime.outcome.usage, runtime.outcome.total_cost_usd) == (AgentUsage(40, 4), 0.5)
-    # A turn that an earlier line has counted already (a background agent ended at once), and one that used nothing.
+    # A turn that an earlier line has already counted (a background agent ended at once), and one that used nothing.
     usage = {"input_tokens": 20, "output_tokens": 2}
     nothing_new = {**line, "usage": usage, "model_usage_since_last_result": {}}
     lines_to_events(nothing_new, {**line, "model_usage_since_last_result": recent}, runtime=runtime)
@@ -321,7 +321,7 @@ def test_whole_messages_after_the_end_of_the_stream_are_not_told_twice() -> None
 
 
 def test_a_message_that_claude_abandons_and_asks_for_again_is_marked() -> None:
-    """Source: 2.1.326, whose API reports an error in mid-stream: `message_stop` comes all the same."""
+    """Source: 2.1.326, when its API reports an error in mid-stream: `message_stop` arrives nevertheless."""
     abandoned = stream({"type": "message_stop"}) | {"abandoned_blocks": {"api_message_id": "m1"}}
     half = [
         started("m1"),
@@ -579,7 +579,7 @@ INIT = {"type": "system", "subtype": "init", "session_id": "s1"}
 
 @pytest.mark.slow
 def test_a_result_while_a_sub_agent_works_does_not_start_the_clock_of_the_end(tmp_path: Path) -> None:
-    """A Claude that tells each turn's result at once: it is waited for longer than `linger`."""
+    """This Claude reports each turn's result at once; the run waits for it longer than `linger`."""
     again: list[Step] = [["line", AGENT_ENDED], ["line", INIT], ["line", whole("m2", said("later"))], ["line", SUCCESS]]
     first: list[Step] = [
         ["line", INIT],
@@ -608,7 +608,7 @@ def test_a_claude_that_stays_after_its_result_is_ended_and_has_succeeded() -> No
 
 SHELL_STARTED = {"type": "system", "subtype": "task_started", "task_id": "b1", "task_type": "local_bash"}
 SHELL_ENDED = {"type": "system", "subtype": "task_notification", "task_id": "b1", "status": "completed"}
-CLAUDE_WAITS = 5.0  # Seconds after its result, for a shell in the background: 2.1.197.
+CLAUDE_WAITS = 5.0  # Seconds after its result, for a shell in the background (2.1.197).
 
 
 def test_a_claude_with_a_shell_in_the_background_has_more_time_to_go_on_than_it_takes() -> None:

@@ -1,4 +1,4 @@
-"""Claude's control protocol, read and spoken without a process."""
+"""Claude's control protocol, read and written without a process."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def test_it_is_ready_when_the_opening_is_answered() -> None:
 def test_a_prompt_is_text_unless_the_caller_says_otherwise() -> None:
     dialect = ClaudeLiveDialect()
     blocks = begin(dialect, AgentExecuteParams("/clear"))["message"]["content"]
-    assert [block["text"] for block in blocks] == ["/clear", ""]  # Claude looks for syntax in the last block alone.
+    assert [block["text"] for block in blocks] == ["/clear", ""]  # Claude looks for syntax only in the last block.
     blocks = begin(dialect, AgentExecuteParams("look at @file"))["message"]["content"]
     assert [block["text"] for block in blocks] == ["look at @file", ""]
-    # Nowhere else: 2.1.48 passes the empty one on, and the API refuses it.
+    # Only there: 2.1.48 passes an empty block on, and the API refuses it.
     assert [block["text"] for block in begin(dialect, AgentExecuteParams(" /clear"))["message"]["content"]] == [
         " /clear"
     ]

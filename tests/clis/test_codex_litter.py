@@ -1,4 +1,4 @@
-"""What Codex's sandbox leaves in a folder: only what is empty, and was not there before, is taken away."""
+"""What Codex's sandbox leaves in a folder: we remove only what is empty and was not there before."""
 
 from __future__ import annotations
 

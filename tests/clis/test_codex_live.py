@@ -1,4 +1,4 @@
-"""Live sessions on Codex: what its app server is sent, and what its messages mean. The other side is a fake."""
+"""Live sessions on Codex: what its app server receives, and what its messages mean. The other side is a fake."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ASK_COMMAND = "item/commandExecution/requestApproval"
 
 @pytest.fixture
 def fields(tmp_path: Path) -> SessionFields:
-    """Of a session in a home that nobody has been in."""
+    """The fields of a session in an unused home."""
     home = tmp_path / "home"
     home.mkdir()
     return {"working_directory": tmp_path, "env": {"CODEX_HOME": str(home), "CODEX_API_KEY": ""}}
@@ -54,7 +54,7 @@ def opened(runtime: CodexCliRuntime, fields: SessionFields, **more: Any) -> Agen
 
 
 def sent(folder: Path, method: str) -> list[dict[str, Any]]:
-    """The params of all requests for this."""
+    """The params of all requests with this method."""
     return [line.get("params", {}) for line in heard_by(folder) if line.get("method") == method]
 
 
@@ -337,7 +337,7 @@ def test_further_words_are_part_of_the_turn_or_of_another_one_in_the_same_run(
         with session.start("first") as run:
             for event in run:
                 if event.type == "text" and event.text == "re: first":
-                    run.steer("second")  # The turn may be over by the time it is heard.
+                    run.steer("second")  # The turn may be over before this arrives.
         assert run.result is not None
         assert run.result.ok
 

@@ -1,4 +1,4 @@
-"""What holds for the lines of all four CLIs alike: lines of odd shapes, fed to each runtime as its runs are."""
+"""What applies to the lines of all four CLIs: lines of odd shapes, fed to each runtime as its runs feed it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLIS = ("claude", "gemini", "codex", "opencode")
 
 @pytest.fixture(params=["json", "orjson"], autouse=True)
 def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything here with each of the two parsers."""
+    """Runs everything here with each of the two parsers."""
     if request.param == "orjson":
         pytest.importorskip("orjson", reason="orjson is not installed (extra `speed`)")
     else:
@@ -44,7 +44,7 @@ def transcripts() -> list[Path]:
 
 @pytest.mark.parametrize("path", transcripts(), ids=lambda path: "-".join(path.with_suffix("").parts[-3:]))
 def test_line_by_line_a_real_run_means_what_it_means_as_a_whole(path: Path) -> None:
-    """`extract_event`, which users may call, and the way of a run, which gets many lines at once."""
+    """Compares `extract_event`, which users may call, with the path of a run, which gets many lines at once."""
     provider = path.parts[-3]
     lines = path.read_text(encoding="utf-8").split("\n")
     runtime = create_cli_runtime(provider)

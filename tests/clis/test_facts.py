@@ -1,4 +1,4 @@
-"""Each CLI's facts are in its own folder, cheap to have, and nowhere else."""
+"""Each CLI's facts are in its own folder and nowhere else, and are cheap to load."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.test_readme import rows_of
 PACKAGE = Path(remoteclaw_sync.__file__).parent
 each_cli = pytest.mark.parametrize("cli", all_facts(), ids=lambda cli: cli.name)
 
-# Where a CLI may be named: the lists of public names and of CLIs, the types of the front door, and its own folder.
+# Where a CLI may be named: the lists of public names and of CLIs, the types of the public API, and its own folder.
 LISTS = {"__init__.py", "factory.py", "clis/registry.py"}
 FOLDERS = (*(f"clis/{name}/" for name in NAMES), "clis/acp/", "demo/")
 MAKERS = ("anthropic", "openai")
@@ -62,7 +62,7 @@ def test_the_folders_are_the_listed_clis() -> None:
 
 
 def test_facts_are_had_without_any_runtime() -> None:
-    """Our choice: doctor, `providers` and the factory look at all CLIs, and must not pay for four adapters."""
+    """By our choice doctor, `providers` and the factory look at all CLIs, but must not pay for four adapters."""
     script = (
         "import sys\n"
         "from remoteclaw_sync.clis.registry import all_facts\n"
@@ -80,7 +80,7 @@ def test_facts_are_had_without_any_runtime() -> None:
 
 # --- its page ---------------------------------------------------------------------------------------------------
 
-# The same on every CLI, so that they are described once: in `engine/README.md`, and `tools` become a server.
+# The same on every CLI, so they are described only once, in `engine/README.md`; `tools` become a server.
 NO_ROW_OF_THEIR_OWN = {"abort_signal", "deadline", "permission_mode", "prompt_syntax", "tools", "budget"}
 
 
@@ -107,7 +107,7 @@ def test_the_page_of_a_cli_tells_its_limits_and_where_the_documents_are_wrong(cl
 
 
 def spellings() -> set[str]:
-    """Words by which a CLI, its maker, its variables or its folders would be recognised."""
+    """Words that would identify a CLI, its maker, its variables or its folders."""
     return {*NAMES, *MAKERS, *(variable.lower() for cli in all_facts() for variable in cli.key_variables)}
 
 
@@ -132,7 +132,7 @@ def said_in_code(tree: ast.Module) -> Iterator[str]:
 
 
 def docstrings(node: ast.AST) -> Iterator[ast.expr]:
-    """The one of a module, a class or a function, if it has one."""
+    """The docstring of a module, a class or a function, if it has one."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
         first = node.body[0]
         assert isinstance(first, ast.Expr)

@@ -1,4 +1,4 @@
-"""A fifth CLI is its folder and one line: made from the recipes in a copy of the package, and known to all of it."""
+"""A fifth CLI is its folder and one line: made from the recipes in a copy of the package, and known throughout it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOOKS_FROM, HOOKS_TO = "    expects_terminal_event", "\n\nfor event in "
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package, to which Acme was added."""
+    """A copy of the package with Acme added."""
     package = tmp_path_factory.mktemp("source") / PACKAGE.name
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
     folder = package / "clis" / "acme"
@@ -53,7 +53,7 @@ def runtime_module() -> str:
 
 
 class Machine:
-    """A home, a PATH and a project of their own, with the copy of the package to import."""
+    """A separate home, PATH and project, with the copy of the package to import."""
 
     def __init__(self, root: Path, package: Path) -> None:
         self.bin, self.home, self.project = (root / name for name in ("bin", "home", "project"))
@@ -77,7 +77,7 @@ class Machine:
         return done.stdout
 
     def says(self, script: str) -> Any:
-        """What this script puts into `answer`."""
+        """What this script assigns to `answer`."""
         check = f"import remoteclaw_sync; assert remoteclaw_sync.__path__[0].startswith({self.env['PYTHONPATH']!r})\n"
         return json.loads(
             self.python("-c", f"{check}{textwrap.dedent(script)}\nimport json; print(json.dumps(answer))")
@@ -88,7 +88,7 @@ class Machine:
         return report
 
     def acme(self) -> dict[str, Any]:
-        """What doctor says about it."""
+        """What doctor says about Acme."""
         (found,) = (one for one in self.report("doctor")["providers"] if one["provider"] == "acme")
         return dict(found)
 
@@ -190,7 +190,7 @@ def test_a_version_of_it_that_is_too_old_is_read_from_its_files_and_refused(mach
 
 @pytest.mark.slow
 def test_its_config_is_restored_after_a_host_that_died_with_it(machine: Machine, container: Container) -> None:
-    machine.inside = container.inside  # What `--repair` ends is not ours outside of it.
+    machine.inside = container.inside  # `--repair` could end processes outside that are not ours.
     config = machine.project / ".acme" / "config.json"
     config.parent.mkdir()
     config.write_text('{"theme": "dark"}')

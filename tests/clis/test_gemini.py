@@ -1,4 +1,4 @@
-"""Gemini CLI's dialect, without Gemini CLI: its real output (tests/transcripts), and what it is started with."""
+"""Gemini CLI's dialect, without Gemini CLI: its real output (tests/transcripts), and how it is started."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STATS = {"input_tokens": 5, "output_tokens": 2, "cached": 1, "models": {"a-model
 SUCCESS = {"type": "result", "status": "success", "stats": STATS}
 NOISE = "Warning: 256-color support not detected.\nRipgrep is not available. Falling back to GrepTool.\n"
 
-# Ends like a good run, and writes down how it was started and what the files are that it was given.
+# Ends like a successful run, and writes down how it was started and which files it was given.
 PLAYER = """
 import json, os, sys
 report, *argv = sys.argv[1:]
@@ -83,7 +83,7 @@ def transcript_names() -> list[str]:
 
 
 def replay(name: str, tmp_path: Path, **fields: Any) -> tuple[list[AgentEvent], AgentRunResult]:
-    """A run of our runtime with a CLI that says what the real one said."""
+    """A run of our runtime with a CLI that prints what the real one printed."""
     end = json.loads((TRANSCRIPTS / f"{name}.end.json").read_text(encoding="utf-8"))
     stdout = (TRANSCRIPTS / f"{name}.ndjson").read_text(encoding="utf-8")
     return played(tmp_path, stdout, end["stderr"], end["exit_code"], **fields)
@@ -141,7 +141,7 @@ def test_text_comes_in_the_pieces_that_the_model_sent_and_the_prompt_is_not_repe
 
 
 def test_usage_is_the_runs_and_nothing_else_is_made_of_its_numbers(tmp_path: Path) -> None:
-    """`input_tokens` includes what was cached; `duration_ms` is wall time, and `tool_calls` are no turns."""
+    """`input_tokens` includes what was cached; `duration_ms` is wall time, and `tool_calls` are not turns."""
     _, result = replay("plain", tmp_path)
     assert result.usage == AgentUsage(input_tokens=120, output_tokens=7, cache_read_tokens=20)
     assert (result.num_turns, result.api_duration_ms, result.total_cost_usd) == (None, None, None)
@@ -206,7 +206,7 @@ def test_a_warning_does_not_fail_the_run(tmp_path: Path) -> None:
     assert result.ok
     error = only_error(events)
     assert (error.message, error.code) == ("Loop detected, stopping execution", errors.CLI_WARNING)
-    assert result.usage is None  # The CLI says 0 here.
+    assert result.usage is None  # The CLI reports 0 here.
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_retry_that_only_stderr_tells_of_is_a_warning_in_one_sentence(name: st
 
 
 def test_an_answer_that_broke_off_and_was_asked_for_again_is_there_twice(tmp_path: Path) -> None:
-    """A known limit: nothing in the output marks the dead half."""
+    """A known limitation: nothing in the output marks the dead half."""
     _, result = replay("stream_cut", tmp_path)
     assert (result.ok, result.text) == (True, "Half an A whole answer.")
 
@@ -262,7 +262,7 @@ FAILURES: dict[str, tuple[str, str, str]] = {
 }
 
 
-# Whose session can be resumed: what they did before they failed was kept.
+# Runs whose session can be resumed: what they did before they failed was kept.
 RESUMABLE = {"second_request_fails", "max_turns", "connection_lost"}
 
 
@@ -316,7 +316,7 @@ def test_a_place_in_the_list_of_sessions_is_not_taken_for_an_id(session_id: str,
 
 
 def test_a_success_for_which_no_model_was_asked_is_none(tmp_path: Path) -> None:
-    """Captured with a prompt of 8 MB: the CLI drops what does not fit the model, without a word."""
+    """Captured with a prompt of 8 MB: the CLI silently drops what does not fit the model."""
     line = {"type": "result", "status": "success", "stats": {"total_tokens": 0, "tool_calls": 0, "models": {}}}
     events, result = played(tmp_path, said(INIT, line))
     assert "too long" in only_error(events).message
@@ -324,7 +324,7 @@ def test_a_success_for_which_no_model_was_asked_is_none(tmp_path: Path) -> None:
 
 
 def test_exit_0_without_a_result_line_is_incomplete(tmp_path: Path) -> None:
-    """So ends a CLI that somebody else has sent a SIGTERM."""
+    """This is how a CLI ends when somebody else sends it a SIGTERM."""
     answer = {"type": "message", "role": "assistant", "content": "half", "delta": True}
     events, result = played(tmp_path, said(INIT, answer), NOISE)
     error = only_error(events)
@@ -416,7 +416,7 @@ def test_values_are_arguments_that_cannot_be_taken_for_flags() -> None:
     ],
 )
 def test_a_permission_mode_has_no_way_out(mode: Any, flag: str | None, denied: set[str], workdir: Path) -> None:
-    """Headless, exit_plan_mode is approved by nobody and leads to yolo mode (real_clis/test_gemini.py)."""
+    """In headless mode nobody approves exit_plan_mode, and it leads to yolo mode (real_clis/test_gemini.py)."""
     report = started(workdir.parent, working_directory=workdir, permission_mode=mode, session_id=None)
     assert [arg for arg in report["argv"] if arg.startswith("--approval-mode")] == ([flag] if flag else [])
     policy = report["files"]["policy.toml"]
@@ -574,14 +574,14 @@ def expands(workdir: Path, home: Path) -> Callable[[str], str]:
         ("@./notes.txt", "\\@./notes.txt"),
         ("@src @src/deep/", "\\@src \\@src/deep/"),
         ("@my\\ file.md", "\\@my\\ file.md"),
-        ("a@otes.tx", "a\\@otes.tx"),  # Found by the CLI's search.
+        ("a@otes.tx", "a\\@otes.tx"),  # The CLI's search finds it.
         ("@module", "\\@module"),
         ("@deep/module", "\\@deep/module"),
         ("@s*c/deep/module.py", "\\@s*c/deep/module.py"),
         ("@my-helper @other @generalist", "\\@my-helper \\@other \\@generalist"),
         ("@server:file:///x", "\\@server:file:///x"),
-        ("@x@notes.txt", "@x@notes.txt"),  # One name for the CLI, which nothing has.
-        ("@..", "\\@.."),  # For the CLI that is "@." and a full stop.
+        ("@x@notes.txt", "@x@notes.txt"),  # One name for the CLI, and nothing has that name.
+        ("@..", "\\@.."),  # To the CLI, this is "@." and a full stop.
         ("@src/../notes.txt", "\\@src/../notes.txt"),
     ],
 )
@@ -669,7 +669,7 @@ def test_when_to_come_back_is_told_by_a_live_session_too(tmp_path: Path) -> None
     "agent",
     [
         {"initialize": {"result": {"protocolVersion": 1, "agentInfo": {"name": "gemini-cli", "version": "0.33.0"}}}},
-        {"quirks": ["exits"]},  # It does not know --acp.
+        {"quirks": ["exits"]},  # It does not know `--acp`.
     ],
 )
 def test_a_gemini_that_is_too_old_for_live_sessions_is_told_which_one_is_needed(tmp_path: Path, agent: Any) -> None:
@@ -701,7 +701,7 @@ def test_mcp_servers_that_gemini_leaves_out_of_an_untrusted_folder_are_told(tmp_
 
 
 def test_a_session_belongs_to_the_folder_itself_and_not_to_a_link_to_it(tmp_path: Path) -> None:
-    """As the sessions of one-shot runs do: else neither could take up what the other has begun."""
+    """Like the sessions of one-shot runs: otherwise neither could resume what the other has started."""
     agent = Path(__file__).parents[1] / "live_acp.py"
     folder, link, said = tmp_path / "folder", tmp_path / "link", tmp_path / "said"
     folder.mkdir()
@@ -721,7 +721,7 @@ def test_the_record_of_a_conversation_counts_each_turn_by_itself(tmp_path: Path)
     file.write_text(json.dumps({"sessionId": SESSION}) + "\n")
     record = ChatRecord({"HOME": str(tmp_path)}, str(tmp_path))
     counted = []
-    for messages in (["a", "a", "b"], ["b", "c"]):  # Each is recorded again when it changes.
+    for messages in (["a", "a", "b"], ["b", "c"]):  # Each message is recorded again when it changes.
         record.begin(SESSION)
         said = [{"id": name, "type": "gemini", "tokens": {"input": 10, "output": 5}} for name in messages]
         with file.open("a") as lines:

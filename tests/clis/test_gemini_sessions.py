@@ -1,4 +1,4 @@
-"""Gemini's sessions outlive Gemini's own clean-up. The files are as Gemini 0.61.0 writes them."""
+"""Gemini's sessions survive Gemini's own clean-up. The files are as Gemini 0.61.0 writes them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def text_of(records: list[Any]) -> str:
 
 @pytest.fixture
 def gemini_home(tmp_path: Path) -> Path:
-    """A user's home in which Gemini has worked in one project."""
+    """A user's home in which Gemini has worked on one project."""
     (tmp_path / "home" / ".gemini" / "tmp" / "work" / "chats").mkdir(parents=True)
     (tmp_path / "work").mkdir()
     return tmp_path / "home"
@@ -55,7 +55,7 @@ def chats(gemini_home: Path) -> Path:
 
 @pytest.fixture
 def real(chats: Path) -> Path:
-    """A session with one turn, begun some minutes ago."""
+    """A session with one turn, started some minutes ago."""
     path = chats / f"session-{OLD}-6ef4015b.jsonl"
     path.write_text(text_of([*START, *turn("first")]))
     return path
@@ -66,7 +66,7 @@ def guard_of(home: Path) -> SessionGuard:
 
 
 def resume(path: Path, prompt: str) -> None:
-    """As `gemini --resume` does: a stub of this minute, then the real file."""
+    """Like `gemini --resume`: first a stub with the current minute, then the real file."""
     (path.parent / f"session-{RECENT}-6ef4015b.jsonl").write_text(text_of(START))
     append(path, [{"$set": {"sessionId": SESSION}}, *turn(prompt)])
 
@@ -77,7 +77,7 @@ def append(path: Path, records: list[Any]) -> None:
 
 
 def clean_up(chats: Path) -> None:
-    """As another Gemini does at its start: a session with a file that says nothing is deleted with all its files."""
+    """As another Gemini does at startup: delete a session with all its files if one is a stub or has no header."""
     empty = {path.stem[-8:] for path in chats.glob("session-*") if is_stub(str(path)) or not has_header(path)}
     for path in chats.glob("session-*"):
         if path.stem[-8:] in empty:
@@ -89,7 +89,7 @@ def has_header(path: Path) -> bool:
 
 
 def prompts_in(path: Path) -> list[str]:
-    """Those that Gemini would find in the file."""
+    """The prompts that Gemini would find in the file."""
     records = [json.loads(line) for line in path.read_text().splitlines()]
     assert records[0] == HEADER
     messages = {record["id"]: record for record in records if "id" in record}
@@ -164,7 +164,7 @@ def test_a_new_session_that_is_deleted_before_its_prompt_was_written_down_keeps_
     assert not guard.is_over(b'{"type":"init","session_')
     assert guard.is_over(b'id":"' + SESSION.encode() + b'"}\n{"type":"mess')
     guard.give_back()
-    assert path.exists()  # It looks like a stub, and is none.
+    assert path.exists()  # It looks like a stub, but is not one.
     clean_up(chats)
     append(path, turn("first"))
     guard.close()
@@ -178,7 +178,7 @@ def test_a_session_of_this_minute_is_moved_where_geminis_stub_cannot_overwrite_i
     monkeypatch.setattr(time, "strftime", lambda *_: OLD)
     guard = guard_of(gemini_home)
     guard.protect(SESSION)
-    append(real, START)  # A stub of the same name, and the run is ended there.
+    append(real, START)  # A stub of the same name; the run ends there.
     guard.close()
     (kept,) = (Path(path) for path in session_files(str(gemini_home / ".gemini"), SESSION) if not is_stub(path))
     assert kept != real
@@ -186,7 +186,7 @@ def test_a_session_of_this_minute_is_moved_where_geminis_stub_cannot_overwrite_i
 
 
 def test_a_second_file_is_left_alone_if_gemini_did_not_write_to_the_first(gemini_home: Path, real: Path) -> None:
-    """Another version may use the new file: then that is the one that counts."""
+    """Another version may use the new file: then that one counts."""
     guard = guard_of(gemini_home)
     guard.protect(SESSION)
     other = real.parent / f"session-{RECENT}-6ef4015b.jsonl"
@@ -232,7 +232,7 @@ def test_what_only_has_the_name_of_a_session_is_left_alone(gemini_home: Path, ch
 
 def test_a_giant_session_costs_no_copy(gemini_home: Path, real: Path) -> None:
     with real.open("ab") as file:
-        file.truncate(1 << 40)  # A hole: takes no room, and would take for ever to be read.
+        file.truncate(1 << 40)  # A hole: it takes no space, and reading it would take for ever.
     guard = guard_of(gemini_home)
     guard.protect(SESSION)
     real.unlink()
@@ -356,7 +356,7 @@ def test_an_end_of_the_run_while_it_waits_leaves_nothing_open(gemini_home: Path)
 
 # --- with a run ---------------------------------------------------------------------------------------------
 
-# A Gemini that writes its session as the real one does; another one deletes it in the meantime.
+# A Gemini that writes its session like the real one; another one deletes it in the meantime.
 GEMINI = """
 import json, sys, time
 chats, header, start, turn, delete = json.loads(sys.argv[1])

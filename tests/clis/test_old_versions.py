@@ -1,6 +1,6 @@
-"""CLIs that are older than the flags we use, or not installed as they should be: what a run does, and what it says.
+"""CLIs that are older than the flags we use, or not installed properly: what a run does, and what it says.
 
-Their words are those of the versions named in the tests.
+Their messages are those of the versions named in the tests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.fakes import codes, finished
 from tests.installs import STUBS, TESTED_VERSIONS, npm_install, put_program, python_program, refusing
 
 GEMINI_HELP = "Usage: gemini [options] [command]\n\nGemini CLI - Defaults to interactive mode."
-# Shortened. 1.17.11 lists the long flag, 1.2.11 neither.
+# Shortened. 1.17.11 lists the long flag, 1.2.11 neither of them.
 OPENCODE_HELP = """\
 opencode run [message..]
 
@@ -65,7 +65,7 @@ def lines_of(provider: str, *tools: ToolCall) -> list[Line]:
 
 
 def answering(provider: str, *tools: ToolCall) -> str:
-    """Python that prints it."""
+    """Python code that prints it."""
     lines = [json.dumps(line) for line in lines_of(provider, *tools)]
     return f"for line in {lines!r}:\n    print(line)\n"
 
@@ -258,7 +258,7 @@ with open("started", "a") as file:
 
 
 def starts(tmp_path: Path) -> list[tuple[list[str], dict[str, Any]]]:
-    """Arguments and rules of each start."""
+    """The arguments and rules of each start."""
     lines = (tmp_path / "project" / "started").read_text().splitlines()
     return [(argv, json.loads(rules or "{}")) for argv, rules in map(json.loads, lines)]
 

@@ -1,4 +1,4 @@
-"""OpenCode's dialect, without OpenCode: its real output (tests/transcripts), its files, and what it is started with."""
+"""OpenCode's dialect, without OpenCode: its real output (tests/transcripts), its files, and how it is started."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TRANSCRIPTS = Path(__file__).parents[1] / "transcripts" / "opencode" / "1.18.33"
 SECRET = "sk-a-secret-in-a-config"  # In the configs of the captured runs.
 SESSION = "ses_e14fae195ffeXzp9W5IzXZ1jnA"
 
-# Says what a captured run said, and writes down how it was started.
+# Prints what a captured run printed, and writes down how it was started.
 PLAYER = """
 import json, os, sys
 folder, code = sys.argv[1:3]
@@ -62,7 +62,7 @@ sys.exit(int(code))
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user without sessions and settings."""
+    """A user without sessions or settings."""
     for name in [name for name in os.environ if name.startswith(("OPENCODE", "XDG_"))]:
         monkeypatch.delenv(name)
     home = tmp_path / "home"
@@ -72,7 +72,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Played:
-    """A runtime whose CLI says what it is given."""
+    """A runtime whose CLI prints what it is given."""
 
     def __init__(self, folder: Path, lines: str, stderr: str = "", exit_code: int = 0, **options: Any) -> None:
         self._report = folder / "report.json"
@@ -316,7 +316,7 @@ def test_what_a_slow_consumer_learns_after_the_clis_end_is_in_the_recording(
         database.execute("INSERT INTO message VALUES (?, ?)", (summary["part"]["messageID"], '{"summary": true}'))
     runtime = Played(tmp_path, *transcript("compacted"), record=tmp_path / "run.jsonl").runtime
     with runtime.start("hi") as run:
-        heard = [next(run)]  # The whole run is one chunk: what comes after this event has not been looked at.
+        heard = [next(run)]  # The whole run is one chunk: what follows this event has not been looked at.
         assert wait_until(lambda: not any(thread.name == "remoteclaw-supervisor" for thread in threading.enumerate()))
         heard += run
     monkeypatch.setenv("HOME", str(tmp_path / "elsewhere"))
@@ -329,7 +329,7 @@ def test_what_a_slow_consumer_learns_after_the_clis_end_is_in_the_recording(
 
 
 def line(kind: str, number: int = 1, **part: Any) -> str:
-    """A line of OpenCode's."""
+    """A line as OpenCode prints it."""
     body = {"id": f"prt_{number}", "messageID": "msg_1", "sessionID": SESSION, **part}
     return json.dumps({"type": kind, "timestamp": 1, "sessionID": SESSION, "part": body}) + "\n"
 
@@ -469,7 +469,8 @@ def test_a_byte_order_mark_at_the_beginning_survives(tmp_path: Path) -> None:
 
 
 def test_the_model_is_not_asked_for_the_title_of_a_new_session_unless_the_caller_wants_that() -> None:
-    """An empty title is one, so OpenCode asks for none: the count of requests in tests/real_clis/test_opencode.py."""
+    """An empty title counts as a title, so OpenCode does not ask for one (tests/real_clis/test_opencode.py counts
+    requests)."""
 
     def arguments(params: AgentExecuteParams, **options: Any) -> list[str]:
         return OpenCodeCliRuntime(**options).build_args(params)
@@ -503,7 +504,7 @@ def test_read_only_is_merged_over_the_settings_of_host_and_caller(
     played.run(permission_mode="read-only", env={"OPENCODE_CONFIG_CONTENT": config})
     env = played.started["env"]
     rules = json.loads(env["OPENCODE_PERMISSION"])
-    # The last rule that matches wins, so ours have to stand after the user's.
+    # The last matching rule wins, so ours must come after the user's.
     assert list(rules)[:3] == ["webfetch", "edit", "*"]
     assert set(list(rules.items())[3:]) == {("e?it", "deny"), ("bas?", "deny"), ("tas?", "deny")}
     settings = json.loads(env["OPENCODE_CONFIG_CONTENT"])
@@ -591,7 +592,7 @@ def test_the_variables_of_an_outer_opencode_are_not_handed_on(tmp_path: Path, mo
 
 
 def store(home: Path, path: str = ".local/share/opencode/opencode.db") -> Any:
-    """OpenCode's file of sessions, as far as we look into it; use with `with`."""
+    """OpenCode's database of sessions, as far as we read it; use it in a `with`."""
     file = home / path
     file.parent.mkdir(parents=True, exist_ok=True)
     return _Store(file)
@@ -616,7 +617,7 @@ class _Store:
 
 @pytest.fixture
 def begun_in(home: Path, tmp_path: Path) -> Path:
-    """The folder in which the session was begun."""
+    """The folder in which the session was started."""
     folder = tmp_path / "begun here"
     folder.mkdir()
     with store(home) as database:
@@ -697,7 +698,7 @@ def test_the_store_is_where_the_environment_puts_it(home: Path, path: str, varia
 def test_looking_into_the_store_leaves_no_file_and_sees_what_a_running_opencode_has_written(home: Path) -> None:
     with store(home) as database:
         database.execute("INSERT INTO session VALUES ('ses_1', '/work')")
-        database.commit()  # Still in the log beside the file.
+        database.commit()  # Still in the log file next to it.
         assert SessionStore(os.environ).directory_of("ses_1") == "/work"
     before = sorted(path.name for path in (home / ".local/share/opencode").iterdir())
     assert SessionStore(os.environ).directory_of("ses_1") == "/work"
@@ -717,7 +718,7 @@ print(json.dumps({"type": "step_finish", "part": {"id": "2", "reason": "stop"}})
 @pytest.mark.slow
 @pytest.mark.parametrize(("status", "subtype"), [("running", None), ("completed", "timeout")])
 def test_while_a_tool_runs_silence_may_last_longer(home: Path, status: str, subtype: str | None) -> None:
-    """OpenCode 1.18.33 prints a tool call when it has ended; that it runs is in its store only."""
+    """OpenCode 1.18.33 prints a tool call only once it has ended; that it is running can be seen only in its store."""
     part = json.dumps({"type": "tool", "tool": "bash", "state": {"status": status}})
     with store(home) as database:
         database.execute("INSERT INTO part VALUES ('prt_1', 'msg_1', ?)", (part,))
@@ -748,7 +749,7 @@ def test_an_unexpected_error_keeps_its_cause_and_loses_its_colours() -> None:
 
 
 def test_a_first_run_that_lost_the_race_for_the_database_is_started_again(tmp_path: Path) -> None:
-    """Seen with eight first runs at once in a fresh home (1.18.33)."""
+    """Seen with eight simultaneous first runs in a fresh home (1.18.33)."""
     cli = tmp_path / "opencode"
     lines = (TRANSCRIPTS / "plain.ndjson").read_text()
     cli.write_text(
@@ -784,12 +785,12 @@ def test_a_server_that_cannot_serve_a_live_session_is_told_why(notice: str, para
 
 
 class Server:
-    """An OpenCode server whose answers and events come when the test says so."""
+    """An OpenCode server whose answers and events arrive when the test says so."""
 
     def __init__(self) -> None:
         self.dialect = OpenCodeLiveDialect()
         self.dialect.settings = SessionSettings(directory="/project")
-        self.asked: list[Any] = []  # What it was asked and has not answered: the requests.
+        self.asked: list[Any] = []  # Requests that it has received but not answered.
         self.told: list[Any] = []
         self.prompts = 0
 
@@ -865,7 +866,7 @@ ANSWERED_WITH_CALLS = {"id": "msg_1", "sessionID": "ses_1", "role": "assistant",
 
 
 def asked_about_an_edit_beside_a_shell() -> tuple[Server, PermissionRequest]:
-    """The model has called both. A shell takes its time to ask for permission."""
+    """The model has called both. The shell takes its time to ask for permission."""
     server = Server()
     server.begin_session()
     server.event("message.updated", info=ANSWERED_WITH_CALLS)
@@ -893,7 +894,7 @@ def test_a_no_does_not_wait_for_a_call_that_ends_without_asking_or_not_at_all(by
         server.call("shell", "bash", "completed")
     else:
         server.answer("WAIT", None)
-        server.answer("WAIT", None)  # Its patience is over.
+        server.answer("WAIT", None)  # Now its patience is over.
     assert server.is_asked("POST /permission/per_edit/reply")
 
 
@@ -904,7 +905,7 @@ def test_a_no_does_not_wait_for_a_call_that_ends_without_asking_or_not_at_all(by
 def test_the_model_is_told_of_a_call_that_was_refused_along_with_another(
     decision: Allow | Deny, reason: str, codes: list[str]
 ) -> None:
-    """OpenCode ends the turn then, as if all were well."""
+    """In this case OpenCode ends the turn as if all were well."""
     server, edit = asked_about_an_edit_beside_a_shell()
     server.decide(edit, Deny("No edits."))
     server.answer("WAIT", None)
@@ -925,7 +926,7 @@ def test_the_model_is_told_of_a_call_that_was_refused_along_with_another(
 
 
 def test_our_own_clock_is_no_life_of_the_agents() -> None:
-    """A timer that the turn before has left would let a silent model live for its five seconds longer."""
+    """A timer left over from the turn before would let a silent model live five seconds longer."""
     dialect = OpenCodeLiveDialect()
     assert dialect.is_life(answer_line(7, 200, JSON_TYPE, b"true"))
     assert not dialect.is_life(rung_line(7))

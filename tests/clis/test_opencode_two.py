@@ -1,4 +1,4 @@
-"""OpenCode 2 without OpenCode 2: a program that takes its arguments and prints its lines, as its sources have them."""
+"""OpenCode 2 without OpenCode 2: a program that accepts its arguments and prints its lines, according to its source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.fakes import finished
 
 SESSION = "ses_2f1a"
 
-# Says what stands in the files beside it, and writes down how it was started.
+# Prints what is in the files next to it, and writes down how it was started.
 PROGRAM = """#!{python} -IS
 import json, os, sys
 folder = {folder!r}
@@ -88,7 +88,7 @@ def answer(words: str, reason: str = "stop") -> list[dict[str, Any]]:
 
 
 def tool(tool: str, id: str, **state: Any) -> dict[str, Any]:
-    """The `id` is the call's: some models number their calls anew in each message."""
+    """The `id` is the call's: some models start numbering their calls again in each message."""
     fields = {"messageID": "msg_0", "partID": f"prt_{tool}{len(str(state))}", "id": id, "tool": tool, "state": state}
     return {"type": "tool_use", **part("tool", **fields)}
 
@@ -112,7 +112,7 @@ def two(tmp_path: Path) -> OpenCodeTwo:
 
 @pytest.fixture
 def unknown(tmp_path: Path) -> OpenCodeTwo:
-    """As a single file, of which nothing tells what it is."""
+    """As a single file, with nothing to identify it."""
     return OpenCodeTwo(tmp_path, tmp_path / "bin" / "opencode")
 
 
@@ -197,7 +197,7 @@ def test_tool_calls_have_the_calls_own_ids_and_commands_that_fail_have_failed(tw
 
 
 def test_a_permission_nobody_can_grant_is_a_failure_though_it_exits_with_0(two: OpenCodeTwo) -> None:
-    """The turn is interrupted: there is text, and no end of the step."""
+    """The turn is interrupted: there is text, but no end of the step."""
     asked = "\x1b[93m! \x1b[0mpermission requested: external_directory (/etc/*); auto-rejecting\n"
     declined = "The user declined this tool call"
     for lines in ([], [tool("read", "call_1", status="error", input={}, error=declined, metadata={})]):

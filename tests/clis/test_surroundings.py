@@ -1,4 +1,4 @@
-"""What the runtimes read and make outside their CLI's process: odd files in a repository, homes that are not there."""
+"""What the runtimes read and create outside their CLI's process: odd files in a repository, homes that do not exist."""
 
 from __future__ import annotations
 

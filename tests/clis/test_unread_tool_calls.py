@@ -1,4 +1,5 @@
-"""In what a slow consumer has not read yet, each runtime sees that a tool may be running: recorded runs of the CLIs."""
+"""In output that a slow consumer has not read yet, each runtime sees that a tool may be running: recorded runs of the
+CLIs."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ TRANSCRIPTS = Path(__file__).parent.parent / "transcripts"
 
 
 def recorded(provider: str) -> Iterator[tuple[CLIRuntimeBase, bytes, list[AgentEvent]]]:
-    """Each recorded line of this CLI, and the events it gave."""
+    """Each recorded line of this CLI, and the events it produced."""
     for path in sorted(TRANSCRIPTS.glob(f"{provider}/*/*.ndjson")):
         runtime = create_cli_runtime(provider)
         dialect = dialect_of(runtime)
@@ -40,7 +41,7 @@ def test_every_line_after_which_a_tool_runs_is_seen_to_be_one(provider: str) -> 
     for runtime, line, events in recorded(provider):
         results = {event.tool_id for event in events if isinstance(event, AgentToolResultEvent)}
         calls = [event for event in events if isinstance(event, AgentToolUseEvent) and event.tool_id not in results]
-        # OpenCode prints a call when it has ended: it runs at some time after the step's beginning.
+        # OpenCode prints a call when it has ended: it ran at some time after the beginning of the step.
         if calls or (provider == "opencode" and line.startswith(b'{"type":"step_start"')):
             seen += 1
             assert runtime.may_run_tool(line), line[:200]
@@ -81,7 +82,7 @@ def test_in_a_live_session_too(runtime: CLIRuntimeBase, call: str, words: str) -
 
 @pytest.mark.parametrize("provider", ["claude", "codex", "gemini"])
 def test_no_line_of_a_plain_answer_is_taken_for_one(provider: str) -> None:
-    """Not the list of the tools there are, either."""
+    """Not even the list of the available tools."""
     runtime = create_cli_runtime(provider)
     paths = sorted(TRANSCRIPTS.glob(f"{provider}/*/plain.ndjson"))
     assert paths

@@ -18,7 +18,7 @@ settings: dict[str, Any] = json.loads(os.environ["CLUSTER_SITE"])
 
 
 def start(params: AgentExecuteParams) -> Any:
-    """The steps of the prompt. Each start is noted, so that a second one would show."""
+    """Run the steps of the prompt. Each start is logged, so that a second one would show."""
     if "log" in settings:
         with open(settings["log"], "a") as log:
             log.write(params.prompt + "\n")
@@ -41,7 +41,7 @@ def make(settings: dict[str, Any]) -> tuple[Any, Any, Cluster]:
 
 @signals.worker_ready.connect  # type: ignore[untyped-decorator]
 def on_ready(**_: object) -> None:
-    """For whoever started this worker."""
+    """Tell the process that started this worker."""
     Path("ready").touch()
 
 

@@ -19,7 +19,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> str:
-    """That no other test uses."""
+    """A prefix that no other test uses."""
     return f"test-{os.getpid()}-{next(_numbers)}"
 
 
@@ -41,7 +41,7 @@ def cluster(redis_url: str, prefix: str) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def own_redis() -> Iterator[RedisServer]:
-    """A server of this test's own, which may be killed and started again."""
+    """A server just for this test, which may be killed and restarted."""
     server = RedisServer(need_redis(), durable=True)
     yield server
     server.close()

@@ -1,4 +1,4 @@
-"""A way to Redis that can be cut: packets no longer pass, and nobody is told."""
+"""A way to Redis that can be cut: packets no longer pass, and nobody is notified."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Proxy:
-    """Listens on a loopback port, or at a path that other network namespaces can reach, and passes bytes on to a unix
+    """Listens on a loopback port, or at a path that other network namespaces can reach, and passes bytes on to a Unix
     socket, except while it is cut."""
 
     def __init__(self, target: Path, path: Path | None = None) -> None:

@@ -50,7 +50,7 @@ def codes(found: list[Frame]) -> list[Any]:
 
 
 def hanging(gate: Gate) -> tuple[list[Any], ...]:
-    """An agent that says something, shows its pid and then works for ever."""
+    """An agent that says something, reports its pid and then works for ever."""
     return (["text", "a"], ["notify", gate.path], ["hang"])
 
 
@@ -101,7 +101,7 @@ def test_a_run_that_is_aborted_before_a_worker_takes_it_is_never_started(site: S
     assert codes(frames(sse(aborted))) == ["ABORTED"]
     other = site.ask(["text", "b"])
     site.worker()
-    check_whole(frames(sse(other)))  # Its message came after the other's, in the same queue.
+    check_whole(frames(sse(other)))  # Its message came after the other one's, in the same queue.
     reader = os.open(marker, os.O_RDONLY | os.O_NONBLOCK)
     try:
         assert os.read(reader, 1) == b"", "nobody has opened it"
@@ -222,13 +222,13 @@ def test_a_worker_that_is_killed_leaves_no_agent_and_its_run_is_started_nowhere_
 
 
 CUT = 5.0  # Seconds.
-ALONE = ("unshare", "--net")  # Without any network: not even the loopback of the others.
+ALONE = ("unshare", "--net")  # Without any network, not even the others' loopback.
 
 
 def test_two_machines_that_share_nothing_but_redis_outlive_a_cut_and_the_death_of_one(
     own_redis: RedisServer, tmp_path: Path, gate: GateMaker
 ) -> None:
-    """Each with a home, a folder, a network namespace and a wire of its own."""
+    """Each has its own home, folder, network namespace and connection."""
     if shutil.which("unshare") is None or subprocess.run([*ALONE, "true"], capture_output=True).returncode != 0:
         pytest.skip("namespace: none for networks can be made here")
     site = Site(own_redis.url, "site", tmp_path, lease=20.0)
@@ -249,12 +249,12 @@ def test_two_machines_that_share_nothing_but_redis_outlive_a_cut_and_the_death_o
         wires[0].cut()
         for _, go_on, _ in gates:
             go_on.open()
-        time.sleep(CUT)  # The cut is what is tested; nothing can tell that it has lasted long enough.
+        time.sleep(CUT)  # The cut itself is tested; nothing can signal that it has lasted long enough.
         wires[0].mend()
         gates[0][2].open()
         assert whole_text(runs[0]) == "abc"
         there = gate()
-        lost = site.ask(*hanging(there))  # For the first one: the other has not done its work yet.
+        lost = site.ask(*hanging(there))  # For the first machine: the other has not finished its work yet.
         agent = there.wait()
         (pool,) = [pid for pid in children(workers[0].pid) if agent in _below(pid)]
         assert wait_until(lambda: len(children(pool)) == 2), "its guard is there"
@@ -282,7 +282,7 @@ def _below(pid: int) -> list[int]:
 
 
 def test_a_message_that_is_delivered_twice_starts_one_agent(site: Site, gate: GateMaker) -> None:
-    """As Redis does with `acks_late` after the visibility timeout."""
+    """As Redis delivers it with `acks_late` after the visibility timeout."""
     there, go_on = gate(), gate()
     handle = site.ask(["notify", there.path], ["wait", go_on.path], ["text", "a"])
     site.here[1].task.apply_async((handle.run_id,), task_id=handle.run_id)
@@ -311,7 +311,7 @@ def test_two_hundred_runs_on_eight_pool_processes_of_two_machines_each_once(
 
 
 def test_no_run_waits_behind_a_long_one_while_another_worker_is_free(site: Site, gate: GateMaker) -> None:
-    """Celery's workers take messages ahead of their turn, unless they are told not to."""
+    """Celery's workers take messages ahead of time, unless they are told not to."""
     there = gate()
     long = site.ask(*hanging(there))
     for _ in range(2):

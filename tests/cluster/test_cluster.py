@@ -1,4 +1,4 @@
-"""Reserved runs, slots, sealing and retention: what a cluster has beyond its one-machine twins."""
+"""Reserved runs, slots, sealing and retention: what a cluster has beyond its one-machine counterparts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def codes(found: list[Frame]) -> list[Any]:
 
 
 def stored(url: str, prefix: str) -> dict[bytes, bytes]:
-    """All that Redis holds of a cluster."""
+    """Everything that Redis holds for a cluster."""
     import redis
 
     with redis.Redis.from_url(url) as client:
@@ -92,7 +92,7 @@ def test_a_reserved_run_is_taken_once(cluster: Make) -> None:
 
 
 def test_a_run_lives_while_its_worker_prepares_to_start_it(cluster: Make, redis_url: str) -> None:
-    """A session may have to be fetched first, which takes longer than a lease."""
+    """A session may have to be fetched first, which can take longer than a lease."""
     import redis
 
     here = cluster(lease=1.0)
@@ -114,7 +114,7 @@ def test_a_run_lives_while_its_worker_prepares_to_start_it(cluster: Make, redis_
 def test_a_run_of_which_redis_forgot_that_it_was_taken_goes_on_and_is_taken_by_nobody_else(
     cluster: Make, redis_url: str
 ) -> None:
-    """As after a power cut, with an append-only file that is written once a second."""
+    """As after a power cut, with an append-only file that is written once per second."""
     import redis
 
     worker, other = cluster(), cluster()
@@ -201,7 +201,7 @@ def test_an_exception_in_the_workers_thread_ends_the_agent_and_is_told(cluster: 
         pass
 
     class Impatient:
-        """A signal handler raises in the worker's thread as soon as the agent works."""
+        """A signal handler raises in the worker's thread as soon as the agent is working."""
 
         def start(self, params: Any) -> Any:
             signal.signal(signal.SIGALRM, self.on_alarm)
@@ -227,7 +227,7 @@ def test_an_exception_in_the_workers_thread_ends_the_agent_and_is_told(cluster: 
 
 
 class Movable(ClaudeCliRuntime):
-    """The fake Claude that stays; its conversations are files of its folder."""
+    """The fake Claude that stays; its conversations are files in its folder."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -245,7 +245,7 @@ class Movable(ClaudeCliRuntime):
 
 
 class Machine:
-    """A worker with a pool and sessions of its own."""
+    """A worker with its own pool and sessions."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder

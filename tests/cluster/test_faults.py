@@ -1,4 +1,4 @@
-"""What breaks between machines: Redis dies, the network is cut, many come at once. Nothing lost, nothing twice."""
+"""What breaks between machines: Redis dies, the network is cut, many come at once. Nothing is lost or done twice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CUT = 5.0
 
 
 class Events:
-    """An agent's events, which come when the test says so."""
+    """An agent's events, which the test triggers."""
 
     def __init__(self) -> None:
         self._said: list[str | None] = []
@@ -89,7 +89,7 @@ def test_redis_is_killed_between_two_events_and_nothing_is_lost_or_doubled(
     events.say(*texts(0, 50))
     assert reader.has(50)
     own_redis.kill()
-    events.say(*texts(50, 100))  # While it is away.
+    events.say(*texts(50, 100))  # While it is down.
     own_redis.start()
     assert reader.has(100)
     events.say(*texts(100, 150), None)
@@ -132,7 +132,7 @@ def test_a_network_cut_of_five_seconds_costs_neither_the_run_nor_an_event(
         assert reader.has(20)
         proxy.cut()
         events.say(*texts(20, 40))
-        time.sleep(CUT)  # The cut is what is tested; nothing can tell that it has lasted long enough.
+        time.sleep(CUT)  # The cut itself is tested; nothing can signal that it has lasted long enough.
         proxy.mend()
         events.say(*texts(40, 60), None)
         check_whole_text(reader.rest(), 60)
@@ -144,7 +144,7 @@ def test_a_network_cut_of_five_seconds_costs_neither_the_run_nor_an_event(
 def test_a_worker_that_is_cut_off_for_longer_than_its_lease_stops_its_agent(
     cluster: Make, own_redis: RedisServer, gate: GateMaker
 ) -> None:
-    """Its followers are told that it died, and may start again: so it must not go on."""
+    """Its followers are told that it died, and may start again, so it must not continue."""
     there = gate()
     proxy = Proxy(own_redis.socket)
     try:

@@ -71,7 +71,7 @@ def all_gone(pids: list[int]) -> bool:
 
 
 def module(shop: Shop, recipe: str, **changes: str) -> None:
-    """The recipe as the module `agents`, as the page says."""
+    """Write the recipe to the module `agents`, as the page says."""
     for old, new in changes.items():
         assert old in recipe
         recipe = recipe.replace(old, new)
@@ -203,7 +203,8 @@ def test_the_time_limit_of_another_engine_ends_a_silent_agent(
 def test_a_worker_of_another_engine_that_is_killed_leaves_no_agent_and_its_run_is_not_started_again(
     engine: str, shop: Shop, worker: StartWorker, variables: dict[str, str]
 ) -> None:
-    """RQ's leaves the process of the job behind. Dramatiq's are killed together, and the message is delivered again."""
+    """RQ's worker leaves the job's process behind. Dramatiq's processes are killed together, and the message is
+    delivered again."""
     pytest.importorskip(engine, reason=f"{engine} is not installed (extra `test-cluster`)")
     claude = shop.fake("claude", FakeAnswer("Working", hang=True), "Again.")
     module(shop, recipe_of(engine), **{'Cluster(os.environ["REDIS_URL"])': 'Cluster(os.environ["REDIS_URL"], lease=6)'})

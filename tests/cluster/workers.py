@@ -1,4 +1,4 @@
-"""Real Celery workers, each as a machine of its own: its own home, its own folder."""
+"""Real Celery workers, each as a separate machine with its own home and its own folder."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 from tests.fakes import PATIENCE, alive, children, wait_until
 
-# Seconds. Longer than a busy machine makes a thread wait.
+# Seconds. Longer than a busy machine keeps a thread waiting.
 LEASE = 6.0
-# Seconds for a worker, which imports all of Celery before it begins.
+# Seconds for a worker, which imports all of Celery before it starts.
 START_PATIENCE = 4 * PATIENCE
 
 
 def descendants(pid: int) -> list[int]:
-    """All of them, as long as their parents live."""
+    """All descendants of this process, as long as their parents are alive."""
     found = children(pid)
     for child in list(found):
         found += descendants(child)
@@ -51,7 +51,7 @@ class Site:
                 from tests.cluster import celery_site
             finally:
                 del os.environ["CLUSTER_SITE"]
-            # Not the task's own cluster: a web process reaches Redis by its own way.
+            # Not the task's own cluster: a web process has its own connection to Redis.
             self._made = celery_site.make({**self.settings, "cluster_url": self.settings["url"]})
         return self._made
 
@@ -65,8 +65,8 @@ class Site:
     def worker(
         self, *arguments: str, concurrency: int = 1, inside: Sequence[str] = (), url: str | None = None
     ) -> Worker:
-        """One that has begun to take messages, or has refused to. `inside`: a command that starts it; `url`: its own
-        way to Redis."""
+        """A worker that has started to take messages, or has refused to. `inside`: a command that starts it; `url`: its
+        own way to Redis."""
         settings = self.settings if url is None else {**self.settings, "url": url, "cluster_url": url}
         made = Worker(self.folder / f"machine{len(self.workers)}", settings, concurrency, arguments, inside)
         self.workers.append(made)
@@ -83,7 +83,8 @@ class Site:
             cluster.close()
             app.close()
             self._made = None
-            pools.reset()  # type: ignore[no-untyped-call]  # Celery keeps its connections for the process, not for the application.
+            # Celery keeps its connections for the process, not for the application.
+            pools.reset()  # type: ignore[no-untyped-call]
 
 
 class Worker:
@@ -103,8 +104,8 @@ class Worker:
         search = os.pathsep.join([*filter(None, sys.path), os.getcwd()])
         env = {**os.environ, "HOME": str(self.home), "PYTHONPATH": search, "CLUSTER_SITE": json.dumps(settings)}
         quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "WARNING"]
-        env["TMPDIR"] = str(self.home)  # One that is killed leaves files of its own.
-        # Our own may run as root, in a container; Celery warns of that.
+        env["TMPDIR"] = str(self.home)  # A killed worker leaves files behind.
+        # Our worker may run as root, in a container; Celery warns about that.
         env["C_FORCE_ROOT"] = "1"
         command = [sys.executable, "-m", "celery", "-A", "tests.cluster.celery_site", "worker", "-n", f"{home.name}@%h"]
         self.process = subprocess.Popen(

@@ -206,7 +206,7 @@ def test_a_link_to_another_user_s_file_is_refused(settings: Path) -> None:
 def test_a_link_that_another_user_has_put_into_a_project_is_not_followed_out_of_it(
     settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, project_is_theirs: bool
 ) -> None:
-    """The project is no checkout, where a link of one's own may lead to one's home."""
+    """The project is not a checkout, so one of the user's own links may lead to the home folder."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
@@ -239,7 +239,7 @@ def make_regular_link(path: Path) -> None:
 def test_a_journal_or_backup_that_is_no_ordinary_file_is_refused_at_once(
     settings: Path, make: Callable[[Path], None], suffix: str
 ) -> None:
-    """Git keeps links, so a repository may bring any of these."""
+    """Git stores links, so a repository may contain any of these."""
     odd = settings.with_name(f"settings.json.remoteclaw-{suffix}")
     make(odd)
     if suffix == "backup":
@@ -250,7 +250,7 @@ def test_a_journal_or_backup_that_is_no_ordinary_file_is_refused_at_once(
 
 
 def status_of_all(folder: Path) -> dict[str, tuple[int, ...]]:
-    """All but the time of the last look at it."""
+    """Everything but the time of the last access."""
     found = {path.name: path.lstat() for path in folder.iterdir()}
     return {name: (one.st_ino, one.st_mode, one.st_size, one.st_mtime_ns) for name, one in found.items()}
 
@@ -350,7 +350,7 @@ def test_a_host_that_is_killed_at_any_step_of_a_loan_leaves_nothing_after_the_ne
 
 
 def die_at_step(last: int, settings: Path) -> None:
-    """In a forked copy: lend the file out and take it back, and be gone before a certain step."""
+    """In a forked copy: lend the file and take it back, but die before this step."""
     steps = 0
 
     def counted(real: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Merging into the text of a config and out again: fixed cases and 1,000 random ones a format."""
+"""Merging into the text of a config and removing it again: fixed cases and 1,000 random ones per format."""
 
 from __future__ import annotations
 

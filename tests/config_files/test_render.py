@@ -1,4 +1,4 @@
-"""Entries in each CLI's shape, and that no name or value can break out of its place."""
+"""Entries in each CLI's format, in which no name or value can break out of its place."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_values_that_a_cli_would_expand_are_moved_to_variables() -> None:
     entry = gemini_entries({"s": server}, hide)["s"]
     assert entry["args"] == ["${REMOTECLAW_SYNC_MCP_0}", "plain"]
     assert entry["env"] == {"PASSWORD": "${REMOTECLAW_SYNC_MCP_1}"}
-    # What is in `env` Gemini expands a second time, with a backslash as its escape.
+    # Gemini expands values in `env` a second time, with a backslash as the escape character.
     assert hide.variables == {"REMOTECLAW_SYNC_MCP_0": "$HOME", "REMOTECLAW_SYNC_MCP_1": r"pa\$\$word"}
 
 

@@ -1,4 +1,4 @@
-"""What tests of live sessions are made of: sessions with the fake Claude that stays (tests/live_claude.py)."""
+"""Helpers for tests of live sessions: sessions with the fake Claude that stays (tests/live_claude.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAKE = Path(__file__).parents[1] / "live_claude.py"
 
 
 def command(folder: Path) -> list[str]:
-    """Of the fake; it keeps its conversations in this folder."""
+    """The command of the fake, which keeps its conversations in this folder."""
     return [sys.executable, "-I", "-S", str(FAKE), str(folder)]
 
 
@@ -26,12 +26,12 @@ def open_session(folder: Path, **fields: Any) -> AgentSession:
 
 
 def steps(*steps: list[Any]) -> str:
-    """The prompt that has the fake do these."""
+    """A prompt that makes the fake do these steps."""
     return json.dumps(steps)
 
 
 def heard_by(folder: Path) -> list[dict[str, Any]]:
-    """All lines that fakes in this folder were sent."""
+    """All lines that fakes in this folder have received."""
     files = sorted(folder.glob("*.in"), key=lambda file: file.stat().st_mtime_ns)
     lines = (line for file in files for line in file.read_text().splitlines())
     return [json.loads(line) for line in lines]

@@ -20,7 +20,7 @@ TALKS_THEN_HANGS: tuple[list[Any], ...] = (["text", "a"], ["hang"])
 
 
 class LookAlike:
-    """As much of an Event as anyone may rely on, and nothing of its inside."""
+    """As much of an Event as anyone may rely on, without its internals."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -158,7 +158,7 @@ def test_abort_between_the_last_text_and_done_drops_no_done() -> None:
 
 
 def test_abort_does_not_play_out_the_backlog() -> None:
-    """A hundred thousand lines are waiting; the next event is the abort."""
+    """A hundred thousand lines are waiting; still, the next event is the abort."""
     run = FakeRuntime(["repeat", '{"type":"text","text":"%d,"}\n', 100_000]).start("hi")
     with run:
         first = next(run)
@@ -217,7 +217,7 @@ def test_a_cli_that_exits_zero_on_sigterm_is_aborted_all_the_same() -> None:
 
 
 def test_a_signal_handler_may_set_the_event_whatever_the_host_is_doing() -> None:
-    """It runs between any two instructions of the main thread, also inside our locks."""
+    """The handler runs between any two instructions of the main thread, even inside our locks."""
     out = run_host(
         """
         import os, signal, threading

@@ -1,4 +1,4 @@
-"""Approvals: the caller decides on tool calls, and whatever is not a clear yes is a no."""
+"""Approvals: the caller decides on tool calls, and anything but a clear yes is a no."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Answer = Callable[[PermissionRequest], Any]
 
 
 class Approver:
-    """Keeps what it was asked, and always says the same."""
+    """Keeps what it was asked, and always gives the same answer."""
 
     def __init__(self, answer: Any = True) -> None:
         self.answer = answer
@@ -43,7 +43,7 @@ class Approver:
 
 
 def answered(folder: Path, approve: Answer | None) -> tuple[list[AgentEvent], AgentRunResult, AgentToolResultEvent]:
-    """A turn with one tool call that is asked about; afterwards the session takes another one."""
+    """A turn with one tool call that is asked about; afterwards the session runs another turn."""
     with open_session(folder, approve=approve) as session:
         events, result = finished(session.execute(steps(ASK, ["text", "so be it"])))
         assert session.run("next").text == "re: next"
@@ -125,7 +125,7 @@ def test_what_is_remembered_is_not_asked_again(tmp_path: Path) -> None:
             events, result = finished(session.execute(steps(*calls)))
             assert not any(event.is_error for event in events if isinstance(event, AgentToolResultEvent))
         session.run(steps(["ask", "c1", "Bash", {"command": "make install"}]))
-    assert asked == ["a1", "a3", "c1"]  # Another command of a shell is another matter.
+    assert asked == ["a1", "a3", "c1"]  # Another shell command is asked about again.
 
 
 def test_a_question_to_the_user_is_answered_and_never_remembered(tmp_path: Path) -> None:

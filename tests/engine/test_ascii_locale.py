@@ -1,4 +1,4 @@
-"""A host in the C locale, as cron, systemd and slim containers start it: its Python can name ASCII files only."""
+"""A host in the C locale, as cron, systemd and slim containers start it: its Python can only use ASCII file names."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_no_table_names_a_kind_that_is_not_listed() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("filler", ["a", " ", "session ", "model ", "1", "max session "])
 def test_a_message_as_long_as_a_line_can_be_does_not_hold_up_the_run(filler: str) -> None:
-    """Our choice: only both ends are looked at. All 64 MiB would take longer than a test may."""
+    """We chose to look at both ends only: all 64 MiB would take longer than a test may."""
     padding = filler * (64 * 1024 * 1024 // len(filler))
     assert classify_error(padding).error_subtype == "unknown"
     assert classify_error(f"401 Unauthorized {padding}").error_subtype == "auth"

@@ -1,4 +1,4 @@
-"""What a CLI may write, and what a consumer gets to see of it."""
+"""What a CLI may write, and what a consumer sees of it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_crlf_and_blank_lines_and_a_byte_order_mark_do_no_harm() -> None:
 
 
 def test_a_character_cut_by_the_edge_of_a_chunk_arrives_whole(gate: Callable[[], Gate]) -> None:
-    """The first half is read before the second is written: the event between them is proof."""
+    """The first half is read before the second is written, as the event between them proves."""
     halves = gate()
     data = line("first") + line("🦞 語")
     cut = len(line("first")) + data.encode()[len(line("first")) :].index("🦞".encode()) + 2

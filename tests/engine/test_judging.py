@@ -1,4 +1,4 @@
-"""The verdict on a run, from all that is known of it."""
+"""The verdict on a run, from everything that is known about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from remoteclaw_sync.process.launch import SpawnFailure
 
 
 def evidence(**known: Any) -> Evidence:
-    """An ordinary end, but for what is given: fields of the evidence, of the turn's end and of the agent."""
+    """The evidence of an ordinary end, except for what is given: fields of the evidence, of the turn's end and of the
+    agent."""
     agent: Any = SimpleNamespace(
         program="agent",
         timeout=300.0,
@@ -52,7 +53,7 @@ EXPLAINED = AgentErrorEvent("no login", "AUTH")
         ({"outcome": SUCCESS, "reason": EndReason.WATCHDOG}, None, None),
         ({"outcome": SUCCESS, "reason": EndReason.DEADLINE}, None, None),
         ({"outcome": SUCCESS, "finished_in_time": False}, None, None),
-        # Unless that word came only after it was told to end.
+        # Unless that word came only after the CLI was told to end.
         (
             {"outcome": SUCCESS, "reason": EndReason.WATCHDOG, "finished_in_time": False},
             "WATCHDOG_TIMEOUT",
@@ -67,7 +68,7 @@ EXPLAINED = AgentErrorEvent("no login", "AUTH")
         ({"outcome": LIMIT}, "CLI_ERROR", "max_turns"),
         ({"outcome": FAILURE, "errors_seen": (TOLD,)}, None, "rate_limit"),
         ({"outcome": LIMIT, "errors_seen": (TOLD,)}, None, "max_turns"),
-        # What we did to it.
+        # What we did to the CLI.
         ({"reason": EndReason.ABORTED, "exit_code": -15}, "ABORTED", "aborted"),
         ({"reason": EndReason.ABORTED, "outcome": SUCCESS}, "ABORTED", "aborted"),
         ({"reason": EndReason.CLOSED}, None, "aborted"),
@@ -75,7 +76,7 @@ EXPLAINED = AgentErrorEvent("no login", "AUTH")
         ({"reason": EndReason.WATCHDOG, "exit_code": 0}, "WATCHDOG_TIMEOUT", "timeout"),
         ({"reason": EndReason.DEADLINE, "exit_code": -9}, "DEADLINE_EXCEEDED", "timeout"),
         ({"reason": EndReason.LINGERED, "exit_code": -15}, "CLI_INCOMPLETE", "incomplete"),
-        # The exit, where nothing explains it better.
+        # The exit, if nothing explains the end better.
         ({"answered": False, "exit_code": 41, "exit_codes": {41: "auth"}}, "CLI_EXIT_ERROR", "auth"),
         ({"exit_code": 1}, "CLI_EXIT_ERROR", "crash"),
         ({"exit_code": -11}, "CLI_EXIT_ERROR", "crash"),

@@ -1,4 +1,4 @@
-"""A host that is killed in the middle of a run (SIGKILL): what it made is gone after the next run, or the doctor."""
+"""A host that is killed in the middle of a run (SIGKILL): the next run, or the doctor, removes what it left."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Machine:
         return {str(path): path.read_bytes() if path.is_file() else None for path in paths}
 
     def kill_a_host(self, options: dict[str, Any]) -> None:
-        """When its CLI is there, which has not read its configuration and never will."""
+        """Kill it once its CLI is running, which has not read its configuration and never will."""
         arguments = (self.provider, self.cli.path, str(self.project), json.dumps(options))
         with start_host(HOST, *arguments, env={"HOME": str(self.home)}, inside=self.inside) as host:
             assert wait_until(lambda: self.cli.calls)
@@ -90,7 +90,7 @@ def test_nothing_of_a_killed_host_stays_after_the_next_run(machine: Machine, opt
     before = machine.files()
     machine.kill_a_host(options)
     assert machine.files() != before
-    # Without any of what the first one had: a run tidies up, whatever it needs itself.
+    # Without any of the options that the first run had: a run tidies up, whatever it needs itself.
     runtime = create_cli_runtime(machine.provider, command=machine.cli.path)
     assert runtime.run("hi", working_directory=machine.project).text == "OK"
     assert machine.files() == before
@@ -108,7 +108,7 @@ def test_nothing_of_a_killed_host_stays_after_the_next_run(machine: Machine, opt
 def test_the_doctor_finds_and_removes_what_a_killed_host_left(
     machine: Machine, options: dict[str, Any], container: Container
 ) -> None:
-    # It ends what any dead host of this user has left, so it is given nothing to see but ours.
+    # The doctor ends what any dead host of this user has left, so it must see nothing but ours.
     machine.inside, machine.kill = container.inside, container.kill
     before = machine.files()
     machine.kill_a_host(options)

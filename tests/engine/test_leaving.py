@@ -1,4 +1,4 @@
-"""The consumer leaves: whatever the way, nothing of the run is left (the fixture of all tests counts)."""
+"""The consumer leaves, one way or another, and nothing of the run is left (the fixture of all tests counts)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GateMaker = Callable[[], Gate]
 
 
 def tree(gate: GateMaker) -> tuple[FakeRuntime, Gate]:
-    """A CLI with a grandchild in a session of its own; both say where they are, then hang."""
+    """A CLI with a grandchild in its own session; both report their pids, then hang."""
     there, ready = gate(), gate()
     grandchild = [["notify", there.path], ["notify", ready.path], ["hang"]]
     steps = (["fork", grandchild, True], ["notify", there.path], ["wait", ready.path], ["text", "a"], ["hang"])
@@ -78,7 +78,8 @@ def test_an_exception_thrown_into_the_generator_comes_out_again(gate: GateMaker)
 
 @pytest.mark.slow
 def test_an_exception_raised_into_the_consumers_thread_arrives_while_the_agent_is_silent(gate: GateMaker) -> None:
-    """As Dramatiq does at its time limit. The interpreter raises it when the thread next runs Python."""
+    """As Dramatiq does at its time limit. The interpreter raises the exception when the thread next runs Python
+    code."""
 
     class TimeLimit(Exception):
         pass
@@ -184,7 +185,7 @@ def test_close_from_another_thread_of_a_generator_that_is_not_running(gate: Gate
 
 @pytest.mark.slow
 def test_closing_a_handle_races_with_its_consumer_without_an_exception() -> None:
-    """The consumer is now inside the generator, now outside."""
+    """The consumer is sometimes inside the generator, sometimes outside."""
     for _ in range(30):
         run = FakeRuntime(command=["sh", "-c", """yes '{"type":"text","text":"x"}'"""]).start("hi")
         problems: list[BaseException] = []
@@ -296,7 +297,7 @@ runtime = FakeRuntime(*steps, timeout=None)
 
 @pytest.fixture
 def host(gate: GateMaker) -> Iterator[Callable[..., tuple[Any, list[int]]]]:
-    """Starts a host with a CLI and a grandchild; both are there when it returns."""
+    """Starts a host with a CLI and a grandchild; both are running when it returns."""
     hosts = []
 
     def start(code: str) -> tuple[Any, list[int]]:
@@ -313,7 +314,8 @@ def host(gate: GateMaker) -> Iterator[Callable[..., tuple[Any, list[int]]]]:
 
 @pytest.mark.parametrize("verb", ["start", "execute"])
 def test_a_signal_handler_that_asks_for_the_next_event_gets_a_value_error(verb: str, host: Any) -> None:
-    """It has interrupted the thread that would have to give it one. To close the run is allowed, from there too."""
+    """It has interrupted the thread that would have to produce the event. Closing the run is allowed, even from
+    there."""
     process, pids = host(
         f"""
 run = runtime.{verb}("hi")
@@ -402,7 +404,7 @@ def test_sys_exit_inside_the_loop_ends_the_tree(host: Any) -> None:
     [pytest.param(signal.SIGKILL, id="SIGKILL"), pytest.param(signal.SIGTERM, id="SIGTERM")],
 )
 def test_a_host_that_is_killed_takes_its_cli_along(number: int, host: Any) -> None:
-    """Both are silent, so no broken pipe would end them; the guard process does."""
+    """Both are silent, so a broken pipe would not end them; the guard process does."""
     process, pids = host("for event in runtime.execute('hi'): print(event.type, flush=True)")
     assert process.stdout.readline() == "text\n"
     assert wait_until(lambda: is_guarded(process.pid))
@@ -427,7 +429,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.slow
 def test_a_forked_copy_of_the_host_leaves_the_run_to_the_original(host: Any, tmp_path: Path) -> None:
-    """It ends the generator in every way, and exits; the original's run goes on, its files stay."""
+    """The copy ends the generator in every way, and exits; the original's run continues and its files stay."""
     process, pids = host(
         """
 import pathlib
@@ -465,7 +467,7 @@ events.close()
 
 @pytest.mark.slow
 def test_a_forked_copy_does_not_keep_the_pipes_open(host: Any) -> None:
-    """The guard must notice the original's death although a worker process lives on."""
+    """The guard must notice the original's death even if a worker process lives on."""
     process, pids = host(
         """
 events = runtime.execute("hi")

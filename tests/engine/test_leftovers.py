@@ -1,4 +1,4 @@
-"""What a CLI leaves behind is ended, however it has got away and whatever ended the CLI."""
+"""What a CLI leaves behind is ended, however it got away and whatever ended the CLI."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Who = Callable[[Gate], int]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who belongs to a run")
 
-# How a process has got away, and so by what alone it is still known: arguments of the step `fork`, first steps.
+# How a process got away, and thus the only mark that is left of it: arguments of the step `fork`, first steps.
 ESCAPES: dict[str, tuple[list[bool], list[Any]]] = {
     "group alone": ([False, True], [["drop_tag"]]),
     "session alone": ([False, True], [["drop_tag"], ["own_group"]]),
@@ -62,7 +62,7 @@ def pidfd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def who() -> Iterator[Who]:
-    """Waits for a process to come to a gate; one that survives its test does not survive this."""
+    """Waits for a process to come to a gate; kills the processes that survive the test."""
     pids: list[int] = []
 
     def wait(there: Gate) -> int:
@@ -75,7 +75,7 @@ def who() -> Iterator[Who]:
 
 
 def away(escape: tuple[list[bool], list[Any]], *steps: Any) -> list[Any]:
-    """The step that starts such a process: forked by one that has exited, so that init is its parent."""
+    """The step that starts such a process: its parent has exited, so init is its parent now."""
     how, first = escape
     return ["fork", [["fork", [*first, *steps], *how], ["exit", 0]]]
 
@@ -134,7 +134,7 @@ def test_one_that_ignores_sigterm_and_has_children_is_ended_with_them(
 
 
 def test_a_process_that_is_none_of_the_runs_is_left_alone() -> None:
-    """Not even one with another run's tag, in a session of its own and without a variable."""
+    """Even a process with another run's tag, or one in its own session and without the variable."""
     other = FakeRuntime(["text", "a"], ["hang"]).start("hi")
     with other, subprocess.Popen(["sleep", "1000"], start_new_session=True) as stranger:
         next(other)
@@ -145,12 +145,12 @@ def test_a_process_that_is_none_of_the_runs_is_left_alone() -> None:
         stranger.kill()
 
 
-# A shell that does its work before it has read its prompt can be quicker than the tag (see process/tag.py).
+# A shell that does its work before it has read its prompt can finish before the tag is set (see process/tag.py).
 PROMPT_READ = "cat > /dev/null"
 
 
 def test_a_daemon_that_a_shell_script_sends_away_is_ended(gate: GateMaker, who: Who) -> None:
-    """As people do: `env -i setsid ... &`, with all streams elsewhere."""
+    """As people write it: `env -i setsid ... &`, with all streams redirected."""
     there = gate()
     daemon = f"echo $$ > {there.path}; exec sleep 1000"
     script = f"{PROMPT_READ}; (env -i setsid sh -c '{daemon}' < /dev/null > /dev/null 2>&1 &); exec sleep 1000"
@@ -167,12 +167,12 @@ def test_a_daemon_that_a_shell_script_sends_away_is_ended(gate: GateMaker, who: 
 def test_what_a_daemon_starts_when_it_is_told_to_end_is_ended_too(
     gate: GateMaker, who: Who, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep, "GONE_SECONDS", 60.0)  # However busy the machine is, it has the time for that.
+    monkeypatch.setattr(sweep, "GONE_SECONDS", 60.0)  # Enough time, however busy the machine is.
     ready, heir = gate(), gate()
     daemon, child, told = tmp_path / "daemon", tmp_path / "child", tmp_path / "told"
     os.mkfifo(told)
-    # A process that a shell with a trap has only just forked may lose its SIGTERM: so the trap comes after the fork,
-    # and the shell leaves when the other program is there.
+    # A process that a shell with a trap has only just forked may lose its SIGTERM. So the trap is set after the fork,
+    # and the shell exits once the other program is running.
     child.write_text(f"echo $$ > {heir.path}; echo > {told}; exec sleep 1000")
     daemon.write_text(f"sleep 1000 & trap 'sh {child} & read told < {told}; exit' TERM\necho $$ > {ready.path}; wait\n")
     script = f"{PROMPT_READ}; (setsid sh {daemon} < /dev/null > /dev/null 2>&1 &); exec sleep 1000"
@@ -187,7 +187,7 @@ def test_what_a_daemon_starts_when_it_is_told_to_end_is_ended_too(
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_a_daemon_that_has_become_another_user_is_ended(gate: GateMaker, who: Who) -> None:
-    """As under `gosu` or `su` in a container, whose root may not ask for the limits of others."""
+    """As with `gosu` or `su` in a container whose root may not read the limits of other users' processes."""
     there = gate()
     become = "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534); os.setsid(); "
     start = "os.execve('/bin/sh', ['sh', '-c', 'echo \\$\\$; exec sleep 1000'], {})"
@@ -243,7 +243,7 @@ def test_the_guard_of_a_killed_host_ends_what_got_away(
 
 @pytest.mark.slow
 def test_a_run_inside_a_run_is_ended_by_its_own_guard_when_the_outer_one_is_aborted(gate: GateMaker, who: Who) -> None:
-    """The inner host dies with the outer run; its guard must not be taken for a leftover of that."""
+    """The inner host dies with the outer run; its guard must not be taken for a leftover of the outer run."""
     there, ready = gate(), gate()
     got_away = away(ESCAPES["tag alone"], ["notify", there.path], ["notify", ready.path], ["hang"])
     inner = f"""
@@ -285,7 +285,7 @@ print(len(states), os.waitpid(own, 0) == (own, 0))
 @pytest.mark.parametrize("setsid", [False, True])
 @pytest.mark.parametrize("clear_env", [False, True])
 def test_a_host_that_is_process_1_is_left_no_zombies_and_keeps_its_own_children(setsid: bool, clear_env: bool) -> None:
-    """As in a container without an init: there, orphans become the host's children."""
+    """As in a container without an init, where orphans become the host's children."""
     if subprocess.run([*AS_PROCESS_1, "true"], capture_output=True).returncode:
         pytest.skip("namespace: unshare cannot make one for process numbers here")
     code = ZOMBIES.format(path=sys.path, setsid=setsid, clear_env=clear_env)

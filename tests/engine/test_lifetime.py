@@ -133,7 +133,7 @@ def test_a_whole_tree_of_sessions_is_gone(gate: GateMaker) -> None:
 
 
 def test_a_grandchild_that_writes_on_does_not_keep_the_run_alive(gate: GateMaker) -> None:
-    """The CLI is dead; what holds its pipe is a stranger to us that cannot be found by session, variable or tag."""
+    """The CLI is dead; its pipe is held by a process that cannot be found by session, variable or tag."""
     there = gate()
     grandchild = [["drop_tag"], ["notify", there.path], ["beat", 0.001, 1_000_000, "noise\n"]]
     run = FakeRuntime(["fork", grandchild, True, True], ["text", "a"], ["hang"], timeout=None).start("hi")
@@ -189,7 +189,7 @@ def test_a_cli_that_stays_and_ignores_sigterm_succeeds_too() -> None:
 
 @pytest.mark.slow
 def test_a_cli_that_chatters_on_after_its_last_word_is_ended() -> None:
-    """Every line is life for the watchdog, so nothing else would end it."""
+    """Every line counts as life for the watchdog, so nothing else would end the CLI."""
     steps = (["text", "a"], DONE, ["beat", 0.05, 1_000_000, '{"type":"heartbeat"}\n'])
     assert done(FakeRuntime(*steps, linger=0.2).execute("hi")).ok
 
@@ -289,7 +289,7 @@ def test_dots_without_an_end_of_line_are_silence(fd: int) -> None:
 
 @pytest.mark.slow
 def test_a_long_line_that_arrives_slowly_is_life() -> None:
-    """Each piece takes longer than a third of the limit, all of them three times as long as the limit."""
+    """Each piece takes longer than a third of the limit, all of them together three times as long as the limit."""
     piece = "x" * 65_536
     steps = (["raw", '{"type":"text","text":"'], ["beat", 0.35, 9, piece], ["raw", '"}\n'])
     assert len(done(FakeRuntime(*steps, timeout=1.0).execute("hi")).text) == 9 * len(piece)
@@ -318,7 +318,7 @@ def test_a_slow_consumer_is_no_silence_while_the_cli_writes() -> None:
     run = FakeRuntime(*steps, timeout=0.8).start("hi")
     with run:
         next(run)
-        time.sleep(2.4)  # Three timeouts: what is measured is the time.
+        time.sleep(2.4)  # Three timeouts: time itself is what is measured.
         assert done(after(run, "a")).ok
 
 
@@ -422,7 +422,7 @@ def test_a_consumer_that_stalls_while_the_cli_writes_fifty_megabytes_and_exits_l
         first = next(run)
         assert run.pid is not None
         deadline = time.monotonic() + 30
-        while alive(run.pid):  # It can write all and exit although nobody reads.
+        while alive(run.pid):  # It can write everything and exit although nobody reads.
             assert time.monotonic() < deadline
             time.sleep(0.01)
         result = done([first, *run])
@@ -432,7 +432,7 @@ def test_a_consumer_that_stalls_while_the_cli_writes_fifty_megabytes_and_exits_l
 
 def test_beyond_the_limit_the_cli_waits_and_nothing_is_lost(gate: GateMaker) -> None:
     written = gate()
-    count = 5_000  # About 5 MB: the limit, the pipe and more.
+    count = 5_000  # About 5 MB: more than the limit and the pipe hold.
     steps = (["repeat", NUMBERED, count], ["notify", written.path])
     run = FakeRuntime(*steps, max_pending_bytes=100_000).start("hi")
     with run:
@@ -448,7 +448,7 @@ def test_being_kept_waiting_is_no_silence() -> None:
     run = FakeRuntime(["repeat", NUMBERED, count], max_pending_bytes=100_000, timeout=1.0).start("hi")
     with run:
         first = next(run)
-        time.sleep(2.5)  # Two timeouts and more.
+        time.sleep(2.5)  # More than two timeouts.
         result = done([first, *run])
     assert result.ok
     assert result.text.endswith(f",{count - 1},")
@@ -483,4 +483,4 @@ def test_a_cli_killed_while_it_is_kept_waiting_loses_nothing_it_had_written() ->
         result = done([first, *run])
     numbers = result.text.split(",")
     assert numbers[:-1] == [str(number) for number in range(len(numbers) - 1)]
-    assert len(numbers) > (1 << 20) // 1100  # The whole content of a pipe of 1 MiB.
+    assert len(numbers) > (1 << 20) // 1100  # The full content of a 1 MiB pipe.

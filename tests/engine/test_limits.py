@@ -1,4 +1,4 @@
-"""Limits of a run, prices and budgets: counted while it goes on, and refused where nobody could hold them."""
+"""Limits of a run, prices and budgets: counted while it runs, and refused where nothing could enforce them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOW = datetime(2026, 11, 18, 12, 0, tzinfo=UTC)
 
 
 class Counting(FakeRuntime):
-    """Tells how many tokens were used, line by line."""
+    """Reports how many tokens were used, line by line."""
 
     def extract_event(self, line: str) -> Any:
         message = json.loads(line)
@@ -123,7 +123,7 @@ def test_a_signal_handler_may_count_on_a_budget_that_is_just_being_counted_on() 
     budget = Budget()
 
     class Interrupted(BudgetSpent):
-        """Takes so long to read that a handler comes in between."""
+        """Is read so slowly that a handler runs in between."""
 
         def __getattribute__(self, name: str) -> Any:
             if name == "tokens" and not budget.spent.tokens:

@@ -1,4 +1,4 @@
-"""The clocks of a live session, with time in the test's hands: each turn has its own, and an idle process one."""
+"""The clocks of a live session, with time under the test's control: each turn has its own, an idle process has one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMEOUT, TOOL_TIMEOUT, IDLE = 100.0, 1000.0, 600.0
 
 
 class StagedClaude(ClaudeCliRuntime):
-    """Its processes are not there: the test says what they say."""
+    """Its processes do not exist: the test decides what they say."""
 
     def __init__(self) -> None:
         super().__init__("claude", timeout=TIMEOUT, tool_timeout=TOOL_TIMEOUT)
@@ -37,7 +37,7 @@ class StagedClaude(ClaudeCliRuntime):
 
 
 class Stage:
-    """A session, and a consumer of its turns in a thread of its own."""
+    """A session, and a consumer of its turns in a separate thread."""
 
     def __init__(self, folder: Path, **fields: Any) -> None:
         self.runtime = StagedClaude()
@@ -50,7 +50,7 @@ class Stage:
         return self.runtime.backends[-1]
 
     def ask(self, **fields: Any) -> None:
-        """Begin a turn, and wait until the process has its prompt."""
+        """Begin a turn, and wait until the process has received its prompt."""
         before = self._prompts()
         self.told = []
         events = self.session.execute("hello", **fields)
@@ -126,7 +126,7 @@ def test_a_deadline_counts_from_the_beginning_of_its_turn(stage: Callable[..., S
     assert not one.process.exited
     one.wait(11)
     assert codes(one.join()) == ["DEADLINE_EXCEEDED"]
-    one.ask()  # By another process, and without a deadline.
+    one.ask()  # On another process, and without a deadline.
     one.wait(60)
     one.finish()
     assert len(one.runtime.backends) == 2

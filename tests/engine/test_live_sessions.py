@@ -1,4 +1,4 @@
-"""Live sessions: many turns on a process that stays, and on the one that takes over when it is gone."""
+"""Live sessions: many turns on a process that stays, and on the one that replaces it when it is gone."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def kill(session: AgentSession) -> int:
 
 
 def remembered(session: AgentSession) -> list[str]:
-    """What the fake knows of the conversation."""
+    """What the fake remembers of the conversation."""
     words: list[str] = json.loads(session.run(steps(["memory"])).text)
     return words
 
 
 def rest(events: Iterable[AgentEvent]) -> AgentRunResult:
-    """The result of a turn whose first events have been taken."""
+    """The result of a turn whose first events were already taken."""
     *_, last = events
     assert isinstance(last, AgentDoneEvent)
     return last.result
@@ -171,7 +171,7 @@ def test_a_request_that_nobody_knows_is_answered_with_an_error(tmp_path: Path) -
 
 
 def test_requests_are_answered_in_their_order_even_if_they_come_at_once(tmp_path: Path) -> None:
-    """A recording is played line by line, and has to find the same order."""
+    """A recording is replayed line by line, and must find the same order."""
     with open_session(tmp_path, approve=lambda request: True) as session:
         session.run(steps(["both", "something new", "t1", "Bash"]))
     answers = [line["response"]["subtype"] for line in heard_by(tmp_path) if line["type"] == "control_response"]
@@ -279,7 +279,7 @@ def test_abort_ends_the_turn_and_keeps_process_and_conversation(step: list[Any],
 
 @sweeps
 def test_abort_ends_what_the_turns_tools_left_behind_and_nothing_else(tmp_path: Path) -> None:
-    """Not a server of an earlier turn, and not what the CLI has started for itself."""
+    """But not a server from an earlier turn, nor what the CLI started for itself."""
     files = [tmp_path / name for name in ("server", "helper", "stray")]
     with open_session(tmp_path) as session:
         session.run(steps(["daemon", str(files[0])]))
@@ -308,7 +308,7 @@ def test_abort_while_the_consumer_waits_and_while_it_does_not(tmp_path: Path) ->
         events = session.execute(steps(["text", "a"], ["hang"]), abort_signal=(again := threading.Event()))
         assert next(events).type == "text"
         again.set()
-        assert wait_until(lambda: interrupts_in(tmp_path) == 2)  # Though nobody iterates.
+        assert wait_until(lambda: interrupts_in(tmp_path) == 2)  # Although nobody iterates.
         assert rest(events).aborted
         assert session.run("next").ok
         assert session.pid == pid
@@ -481,7 +481,7 @@ def test_a_process_that_is_killed_between_turns_is_not_missed(tmp_path: Path) ->
     with open_session(tmp_path) as session:
         session.run("first")
         for number in range(3):
-            pid = kill(session)  # At once, and without waiting until anybody has noticed.
+            pid = kill(session)  # Nobody waits until this has been noticed.
             assert session.run(f"further {number}").ok
             assert session.pid != pid
         assert remembered(session) == ["first", "further 0", "further 1", "further 2"]
@@ -493,7 +493,7 @@ def test_what_a_process_said_before_it_was_killed_is_not_taken_for_the_turn(tmp_
         for number in range(5):
             session.set_model(f"model {number}")
             assert wait_until(lambda: "set_model" in str(heard_by(tmp_path)[-1:]))
-            kill(session)  # Its answer is perhaps still in the pipe.
+            kill(session)  # The answer may still be in the pipe.
             assert session.run("next").ok
 
 

@@ -35,7 +35,7 @@ def test_a_thousand_runs_in_sequence_leave_nothing_and_grow_nothing() -> None:
     after = resident(), len(os.listdir("/proc/self/fd")), threading.active_count(), len(gc.get_objects())
     assert after[1:3] == before[1:3]
     assert after[0] - before[0] < 8 << 20
-    assert after[3] - before[3] < 900  # Less than one object a run.
+    assert after[3] - before[3] < 900  # Less than one object per run.
 
 
 @pytest.mark.parametrize("ending", ["in order", "abort", "close"])

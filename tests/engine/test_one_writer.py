@@ -18,7 +18,7 @@ from remoteclaw_sync.errors import RunSetupError, SessionHeldError
 from tests.engine.live import command, open_session, runtime, starts, steps
 from tests.fakes import PATIENCE, run_host, start_host, wait_until
 
-# In a host of its own: a live session that has had a turn, and stays until it is told to go.
+# In a separate host: a live session that has had a turn, and stays until it is told to leave.
 LIVE_HOST = """
 import sys
 from pathlib import Path
@@ -211,7 +211,7 @@ def test_a_forked_copy_does_not_hold_what_its_parent_holds() -> None:
     child = os.fork()
     if child == 0:  # pragma: no cover - in the copy
         try:
-            held.release()  # Not its own: this must change nothing.
+            held.release()  # It is not the copy's own, so this must change nothing.
             os.read(read, 1)
         finally:
             os._exit(0)

@@ -1,4 +1,5 @@
-"""Sessions that share a process: each hears its own words, in order, and what happens to one does not happen to others.
+"""Sessions that share a process: each hears its own words, in order, and what happens to one does not affect the
+others.
 
 The process is the fake Codex (tests/live_codex.py).
 """
@@ -68,7 +69,7 @@ def sent(folder: Path, method: str) -> list[dict[str, Any]]:
 
 
 def begun(session: AgentSession, prompt: str = HANG) -> Any:
-    """A turn, taken to its first event."""
+    """A turn, run up to its first event."""
     run = session.start(prompt)
     assert next(run).type == "text"
     return run
@@ -372,7 +373,7 @@ def test_abort_ends_the_sub_agents_of_its_own_session(open_one: Open, tmp_path: 
         ended = {params["threadId"] for params in sent(tmp_path, "turn/interrupt")}
         (child,) = ended - {one.session_id}
         assert child != two.session_id
-        # It may still be reading what it was sent when the turn is over.
+        # The process may still be reading its input when the turn is over.
         clean = "thread/backgroundTerminals/clean"
         assert wait_until(lambda: {params["threadId"] for params in sent(tmp_path, clean)} == ended)
 
@@ -461,7 +462,7 @@ def test_a_launcher_that_is_killed_between_turns_is_not_missed_though_its_progra
         one.run("first")
         for number in range(5):
             assert one.pid is not None
-            os.kill(one.pid, signal.SIGKILL)  # And nobody waits until it has been noticed.
+            os.kill(one.pid, signal.SIGKILL)  # Nobody waits until this has been noticed.
             assert other.run(f"new {number}").ok
             assert one.run(f"further {number}").ok
             assert one.pid == other.pid

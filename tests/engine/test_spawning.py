@@ -14,7 +14,7 @@ import pytest
 from remoteclaw_sync import AgentErrorEvent, AgentEvent, AgentExecuteParams, AgentRunError
 from tests.fakes import FakeRuntime, Gate, codes, done, fake_command, finished, run_host
 
-BIG = "é" * 2_500_000  # 5 MB in UTF-8: many times what a pipe takes.
+BIG = "é" * 2_500_000  # 5 MB in UTF-8: many times what a pipe holds.
 
 
 def the_error(events: list[AgentEvent]) -> AgentErrorEvent:
@@ -184,7 +184,7 @@ def few_descriptors() -> Iterator[Callable[[int], None]]:
 
 @pytest.mark.parametrize("more", range(16))
 def test_running_out_of_file_descriptors_leaks_none(more: int, few_descriptors: Callable[[int], None]) -> None:
-    """Whichever of the calls is the one that fails (the fixture of all tests counts)."""
+    """Whichever call is the one that fails (the fixture of all tests counts)."""
     runtime = FakeRuntime(["text", "hello"])
     before = len(os.listdir("/proc/self/fd"))
     few_descriptors(more)
@@ -197,7 +197,7 @@ def test_running_out_of_file_descriptors_leaks_none(more: int, few_descriptors: 
 
 
 def test_descriptors_over_1024_work() -> None:
-    """`select()` ends there."""
+    """`select()` only works below that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 1200:
         pytest.skip(f"this machine allows only {hard} file descriptors")

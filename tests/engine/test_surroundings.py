@@ -1,4 +1,4 @@
-"""The CLI's environment, what reaches the logs, and hosts with habits of their own."""
+"""The CLI's environment, what reaches the logs, and hosts with unusual habits."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_what_one_run_adds_to_its_environment_reaches_no_other(tmp_path: Path) -
 
 
 def test_the_environment_can_be_copied_while_another_thread_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`dict(os.environ)` raises KeyError when a variable goes between its name and its value."""
+    """`dict(os.environ)` raises KeyError if a variable is removed between reading its name and its value."""
 
     class Changing(dict[str, str]):
         def __getitem__(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Sessions of the CLIs as they lie on a disk, made up: what a CLI would have written, in short."""
+"""Made-up sessions of the CLIs as they are stored on disk: short versions of what a CLI would have written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Machine:
             folder.mkdir(parents=True)
         self.env: dict[str, str | None] = {
             "HOME": str(self.home),
-            "PATH": str(root),  # No CLI here: its version is not known.
+            "PATH": str(root),  # There is no CLI here, so its version is not known.
             **dict.fromkeys(("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME")),
         }
         kinds = {"claude": ClaudeCliRuntime, "codex": CodexCliRuntime, "gemini": GeminiCliRuntime}
@@ -29,7 +29,7 @@ class Machine:
 
     @property
     def log(self) -> Path:
-        """The session's own file; there need not be one."""
+        """The session's own file, which need not exist."""
         found = [path for path in self.home.rglob("*.jsonl") if path.parent.name != "subagents"]
         if found:
             (path,) = found
@@ -45,7 +45,7 @@ class Machine:
         )
 
     def say(self, *words: str) -> None:
-        """Words that the session's log ends with, as if a turn had been made."""
+        """Append these words to the session's log, as if a turn had been run."""
         path = self.log
         if not path.exists():
             path.parent.mkdir(parents=True)

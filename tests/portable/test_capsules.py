@@ -26,7 +26,7 @@ def machines(tmp_path: Path) -> Machines:
 
 
 def packed(files: dict[str, bytes], **changes: Any) -> bytes:
-    """A capsule as somebody may have made it who does not use our code; its digests are right."""
+    """A capsule as somebody may have made it without our code; its digests are correct."""
     listed = [{"name": name, "size": len(data), "sha256": _digest(data)} for name, data in files.items()]
     header = {"provider": "claude", "session_id": ID, "cli_version": None, "files": listed, **changes}
     body = zlib.compress(json.dumps(header).encode() + b"\n" + b"".join(files.values()))
@@ -76,7 +76,7 @@ def test_what_was_said_here_since_is_not_overwritten_unless_the_caller_wants_it(
 
 @pytest.mark.parametrize("provider", ["claude", "gemini"])
 def test_what_a_cli_writes_at_its_exit_is_not_something_that_was_said(provider: str, machines: Machines) -> None:
-    """A process of Claude 2.1.326 that stays keeps its books when it ends, after the last turn was exported."""
+    """A process of Claude 2.1.326 that stays does its bookkeeping when it ends, after the last turn was exported."""
     one, two = machines(provider)
     one.say("first")
     two.take(one.export())
@@ -203,7 +203,7 @@ def test_a_link_in_the_store_leads_nowhere(provider: str, at_folder: bool, machi
         two.log.parent.symlink_to(outside)
     else:
         two.log.symlink_to(outside / "victim")
-    if provider == "gemini" and not at_folder:  # The name of a Gemini session is free: it takes another one.
+    if provider == "gemini" and not at_folder:  # A Gemini session may have any name: it takes another one.
         two.take(one.export())
     else:
         assert refused(two, one.export()) == "unsafe"

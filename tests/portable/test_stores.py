@@ -1,4 +1,4 @@
-"""Session stores: one writer at a time, and nothing overwritten unseen. The same tests for both kinds."""
+"""Session stores: one writer at a time, and nothing is overwritten unnoticed. The same tests for both kinds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NewStore = Callable[..., SessionStore]
 
 @pytest.fixture(params=["folder", pytest.param("redis", marks=pytest.mark.redis)])
 def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewStore]:
-    """Stores that see the same sessions, as those of several machines do."""
+    """Stores that see the same sessions, like those of several machines."""
     if request.param == "folder":
         yield lambda **options: FolderSessionStore(tmp_path / "store", **options)
         return
@@ -49,7 +49,7 @@ def test_what_one_machine_saves_another_one_loads(new_store: NewStore) -> None:
     assert two.load("a key") == StoredSession(1, b"\x00\n first")
     assert two.save("a key", b"second", after=1) == 2
     assert one.load("a key", known=1) == StoredSession(2, b"second")
-    assert one.load("a key", known=2) == StoredSession(2, None)  # What one knows is not sent again.
+    assert one.load("a key", known=2) == StoredSession(2, None)  # A state that is known is not sent again.
     assert one.load("another key") is None
 
 
@@ -156,7 +156,7 @@ def test_the_folder_has_nothing_that_others_can_read(tmp_path: Path) -> None:
     assert (file.stat().st_mode & 0o777, (tmp_path / "store").stat().st_mode & 0o777) == (0o600, 0o700)
     assert "alice" not in file.name
     assert b"secret" not in file.read_bytes()
-    # An older state in the place of a newer one is noticed.
+    # An older state in place of a newer one is noticed.
     first = file.read_bytes()
     store.save("alice", b"more words", after=1)
     file.write_bytes(first.replace(b"state 1\n", b"state 2\n"))

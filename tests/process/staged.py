@@ -1,4 +1,4 @@
-"""A child whose process and whose time are in the test's hands: nothing is spawned, and no second passes by itself."""
+"""A child whose process and time are under the test's control: nothing is spawned, and no time passes by itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from remoteclaw_sync.process.child import ChildProcess
 from remoteclaw_sync.process.launch import Launch, Sink, Strays
 
-PATIENCE = 30.0  # Real seconds, before a test gives up on a thread that should have done something.
+PATIENCE = 30.0  # Real seconds until a test gives up on a thread that should have done something.
 
 
 class ManualClock:
@@ -31,7 +31,7 @@ class ManualClock:
 
 
 class StagedBackend:
-    """A backend without a process. It does what the test tells it, in the supervisor's thread, as a real one would."""
+    """A backend without a process. In the supervisor's thread, it does what the test says, as a real one would."""
 
     def __init__(self, clock: ManualClock, launch: Launch, events: Sink, diagnostics: Sink) -> None:
         self._clock = clock
@@ -59,7 +59,7 @@ class StagedBackend:
 
     @property
     def sleeps_until(self) -> float | None:
-        """When the supervisor would look around although nothing has happened; None: never."""
+        """When the supervisor would next look around although nothing has happened; None: never."""
         self.settle()
         return self._until
 
@@ -73,7 +73,7 @@ class StagedBackend:
         self._do(lambda: self._exit(code))
 
     def settle(self) -> None:
-        """Until the supervisor has done all it has to do at this time."""
+        """Wait until the supervisor has done everything that it has to do at this time."""
         with self._changed:
             assert self._changed.wait_for(self._is_settled, PATIENCE)
 
@@ -89,7 +89,7 @@ class StagedBackend:
     # --- for the supervisor -----------------------------------------------------------------------------------
 
     def spawn(self) -> None:
-        self.pid = os.getpid()  # Of a process that is there, as long as these tests are.
+        self.pid = os.getpid()  # The pid of a process that exists for as long as these tests run.
         data, last = self._first_input
         self.send(data, last=last)
 
@@ -156,7 +156,7 @@ class StagedBackend:
 
 
 class Stage:
-    """A child that has been started, its backend and its clock."""
+    """A child that was started, its backend and its clock."""
 
     def __init__(self, *, start: bool = True, **launch: Any) -> None:
         self.clock = ManualClock()
@@ -176,7 +176,7 @@ class Stage:
         return self.backend
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, and the supervisor do what it does about it."""
+        """Let time pass, and let the supervisor react to it."""
         self.backend.settle()
         self.clock.advance(seconds)
         self.backend.settle()

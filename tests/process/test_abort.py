@@ -62,7 +62,8 @@ def test_after_detach_it_is_told_nothing(make: Any) -> None:
 def test_an_event_that_can_no_longer_be_asked_is_told_in_the_log_and_not_by_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A multiprocessing manager that has died. (pytest fails a test whose thread ends with an exception.)"""
+    """For example, one of a multiprocessing manager that has died. (pytest fails a test whose thread ends with an
+    exception.)"""
 
     class Broken(LookAlike):
         def __init__(self) -> None:

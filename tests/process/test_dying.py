@@ -1,4 +1,4 @@
-"""What can be told of a child at once, before the kernel says that it has ended."""
+"""What can be seen of a child's death before the kernel reports that it has ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_child_that_was_killed_is_dying_before_anybody_has_waited_for_it(threa
             child.stdout.readline()
             assert not is_dying(child.pid)
             os.kill(child.pid, signal.SIGKILL)
-            # For an instant nothing shows it: the signal has been taken, and the exit has not begun.
+            # For an instant nothing shows it: the signal has been taken, but the exit has not begun.
             assert wait_until(partial(is_dying, child.pid))
         assert is_dying(child.pid)  # It is gone.
 

@@ -1,4 +1,4 @@
-"""A forked copy of the host forgets what is the original's."""
+"""A forked copy of the host forgets what belongs to the original."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.fakes import run_host
 
 
 def test_everything_is_forgotten_in_order_also_after_a_part_that_fails() -> None:
-    """Our choice: one hook for all parts. What one of them gets wrong must not leave the next with dead threads."""
+    """We chose one hook for all parts. If one of them fails, the next must not be left with dead threads."""
     printed = run_host(
         """
         import os, sys

@@ -1,4 +1,4 @@
-"""Hosts that gevent or eventlet has patched, each in a process of its own: what they patch stays patched."""
+"""Hosts that gevent or eventlet has patched, each in a separate process, because patches are permanent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def gevent_host(code: str, *arguments: str, **options: Any) -> list[str]:
 
 
 def test_other_greenlets_run_while_one_waits_for_its_agent(gate: GateMaker) -> None:
-    """The agent goes on only when another greenlet lets it."""
+    """The agent continues only when another greenlet lets it."""
     assert gevent_host(
         """
         def let_it_go_on():
@@ -54,7 +54,7 @@ def test_other_greenlets_run_while_one_waits_for_its_agent(gate: GateMaker) -> N
 
 
 def test_forty_greenlets_run_forty_agents_at_once() -> None:
-    """All are there at the same time: each waits until the last has said its first word."""
+    """All exist at the same time: each waits until the last has said its first word."""
     out = gevent_host(
         """
         ready, all_there = [], gevent.event.Event()
@@ -150,7 +150,7 @@ def test_whatever_the_way_out_no_process_and_no_descriptor_is_left(pidfd: bool, 
 
 
 def test_a_run_that_is_forgotten_in_the_event_loop_is_ended(gate: GateMaker) -> None:
-    """To wait there for its end would stop every greenlet, and gevent forbids it."""
+    """Waiting for its end there would stop every greenlet, and gevent forbids it."""
     there = gate()
     out = gevent_host(
         """
@@ -168,7 +168,7 @@ def test_a_run_that_is_forgotten_in_the_event_loop_is_ended(gate: GateMaker) -> 
 
 
 def test_a_forked_copy_leaves_the_run_to_the_original(gate: GateMaker) -> None:
-    """Unlike threads, greenlets go on in the copy, the run's supervisor among them."""
+    """Unlike threads, greenlets continue in the copy, including the run's supervisor."""
     more = gate()
     out = gevent_host(
         """
@@ -194,8 +194,8 @@ def test_a_forked_copy_leaves_the_run_to_the_original(gate: GateMaker) -> None:
 
 
 def test_runs_work_where_gevent_closes_descriptors_at_once() -> None:
-    """As all of them do before 25.8.1, and later ones that leave `os` unpatched. A fork of gevent's Popen is no copy of
-    the host, and must not let go of the pipes that it is given."""
+    """As all versions before 25.8.1 do, and later ones that leave `os` unpatched. A fork by gevent's Popen is not a
+    copy of the host, and must not release the pipes that it is given."""
     needs("gevent")
     out = run_host(
         """
@@ -276,7 +276,7 @@ def test_to_import_one_of_them_changes_nothing(imported: str) -> None:
 
 
 def test_a_tool_that_waits_in_its_greenlet_lets_other_runs_call_theirs(tmp_path: Path) -> None:
-    """Each of two calls returns only when the other has begun."""
+    """Each of two calls returns only after the other has started."""
     out = gevent_host(
         """
         from remoteclaw_sync import ClaudeCliRuntime

@@ -1,4 +1,4 @@
-"""The one guard of a host: it ends all agents of a host that is killed, and goes with the last of them."""
+"""The one guard of a host: it ends all agents of a host that is killed, and exits with the last of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.fakes import alive, children, start_host, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
 
-# Starts the agents it is told to start, and ends the one it is told to end.
+# Starts and ends the agents that it is told to.
 HOST = """
     import sys
     from remoteclaw_sync.process.guard import guard
@@ -31,7 +31,7 @@ HOST = """
 
 
 class Host:
-    """Another process with agents of its own."""
+    """Another process with its own agents."""
 
     def __init__(self) -> None:
         self.process = start_host(HOST, stdin=-1)

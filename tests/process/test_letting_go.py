@@ -1,4 +1,4 @@
-"""Letting a child go: it is asked to exit, and made to if it does not."""
+"""Letting a child go: it is asked to exit, and forced to if it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phases and their clocks, with time in the test's hands."""
+"""Phases and their clocks, with time under the test's control."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_phase_that_begins_before_the_child_is_there_replaces_the_first() -> N
 
 def test_an_idle_child_without_limits_has_no_clock_at_all() -> None:
     with Stage(limits=Limits(silence=30, wall_clock=60)) as stage:
-        stage.wait(1)  # By now the guard has been started, which is what the supervisor looked for.
+        stage.wait(1)  # By now the guard has been started, which the supervisor was looking for.
         stage.child.begin_phase(Phase.IDLE, Limits())
         assert stage.backend.sleeps_until is None
         stage.wait(YEAR)

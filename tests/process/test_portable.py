@@ -1,4 +1,4 @@
-"""The fallback for systems without POSIX, put through the same scenarios here."""
+"""The fallback for systems without POSIX, tested here with the same scenarios."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_events_may_come_on_stderr() -> None:
 
 @pytest.mark.slow
 def test_a_grandchild_that_holds_the_pipes_does_not_keep_the_run_alive(gate: Callable[[], Gate]) -> None:
-    """It survives here (documented), and with it the threads that read its pipes; they end when it does."""
+    """It survives here (this is documented), and so do the threads that read its pipes; they end when it does."""
     there = gate()
     grandchild = [["notify", there.path], ["hang"]]
     run = Portable(["fork", grandchild], ["text", "a"], ["hang"]).start("hi")

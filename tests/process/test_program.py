@@ -1,4 +1,4 @@
-"""What the file of a program tells."""
+"""What a program's file reveals."""
 
 from __future__ import annotations
 

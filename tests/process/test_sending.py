@@ -1,4 +1,4 @@
-"""What is sent to a child while it runs: on a stage, and to a real process over both backends."""
+"""What is sent to a child while it runs: on a stage, and to a real process with both backends."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def real_child(backend: NewBackend, code: str, **fields: Any) -> Iterator[ChildP
 
 
 def said_by(child: ChildProcess, lines: int = 1) -> bytes:
-    """What the child says in so many lines, which is all that it says before it hears more."""
+    """What the child says in this many lines, which is all it says before it receives more."""
     said = b""
     while said.count(b"\n") < lines:
         chunk = child.receive(PATIENCE)

@@ -1,4 +1,4 @@
-"""The timer that has the supervisor look at the clocks."""
+"""The timer that makes the supervisor look at the clocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fakes import FakeRuntime, Gate, wait_until
 
 
 class Timers:
-    """Makes timers that wait for nothing, and keeps what they were asked for."""
+    """Makes timers that do not wait, and keeps what they were asked for."""
 
     def __init__(self) -> None:
         self.asked: list[float] = []

@@ -13,7 +13,7 @@ def emit(kind: str, **fields: Any) -> None:
 
 
 def main() -> int:
-    """One run: a tool call, then an answer; a prompt `break` fails instead."""
+    """One run: a tool call, then an answer; the prompt `break` fails instead."""
     prompt = sys.stdin.read()
     assert sys.argv[1:3] == ["chat", "--json"], sys.argv
     assert os.environ["ACME_NO_UPDATE"] == "1"

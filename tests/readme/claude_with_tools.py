@@ -1,6 +1,7 @@
-"""A program that acts as Claude Code and really calls MCP tools: the first of each server it was given.
+"""A program that acts like Claude Code and really calls MCP tools: the first tool of each server it was given.
 
-It answers with what the tools gave. A whole number in the prompt becomes an integer argument. Standard library only.
+It answers with what the tools returned. A whole number in the prompt becomes an integer argument. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def emit(kind: str, **fields: Any) -> None:
 
 
 class Server:
-    """An MCP server that was started as its entry in the config says."""
+    """An MCP server, started as its entry in the config says."""
 
     def __init__(self, entry: dict[str, Any]) -> None:
         self.process = subprocess.Popen(

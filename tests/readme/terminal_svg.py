@@ -22,10 +22,10 @@ from pathlib import Path
 import attrs
 
 PICTURE = Path(__file__).parents[2] / ".github" / "demo.svg"
-COLUMNS = 99  # At which only the last row, with the session id, breaks a word.
+COLUMNS = 99  # At this width, only the last row, with the session id, breaks a word.
 FILES = ("README.md", "app.py", "tests/")  # What the agent finds in its folder.
 
-# The console script that an installed package has.
+# The console script of an installed package.
 PROGRAM = "#!{python}\nimport sys\nfrom remoteclaw_sync.cli import main\nsys.exit(main())\n"
 
 CELL_WIDTH, LINE_HEIGHT, MARGIN, BAR = 8.0, 19, 18, 30
@@ -86,7 +86,7 @@ def _chunks(descriptor: int) -> Iterator[bytes]:
     while True:
         try:
             chunk = os.read(descriptor, 65_536)
-        except OSError:  # EIO: nobody has the other end any more.
+        except OSError:  # EIO: nobody has the other end open any more.
             return
         if not chunk:
             return
@@ -94,7 +94,7 @@ def _chunks(descriptor: int) -> Iterator[bytes]:
 
 
 def screen(written: str, columns: int = COLUMNS) -> list[list[Cell]]:
-    """The rows that are on the terminal in the end. Knows what our command line sends, and nothing else."""
+    """The rows that are on the terminal in the end. Understands what our command line sends, and nothing else."""
     rows: list[list[Cell]] = [[]]
     row = column = 0
     look = ""
@@ -142,7 +142,7 @@ def svg(rows: list[list[Cell]], columns: int = COLUMNS) -> str:
 
 
 def _text(cells: list[Cell], y: int) -> str:
-    """One row: a piece for each change of look, each put where its column is, whatever the font."""
+    """One row: a piece for each change of look, each placed at its column, whatever the font."""
     pieces = []
     start = 0
     for end in range(1, len(cells) + 1):

@@ -1,8 +1,8 @@
 """The table of what works on which CLI: `python -m tests.real_clis.behaviours [--readme]`.
 
 Prints the table, or puts it into README. It is made from the stored result of the real-CLI suite (behaviours.json),
-which `--run` writes, or `--junit` from the report of a run that pytest has made elsewhere. behaviours_table.py says
-which tests show what; a cell that none has shown says so.
+which is written by `--run`, or by `--junit` from the report of a pytest run elsewhere. behaviours_table.py says which
+tests show what; a cell that no test has shown says so.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOT_SHOWN = "not shown"
 
 @dataclass(frozen=True)
 class CliResult:
-    """What the suite said of one CLI: the outcome of each test, by file and name."""
+    """The suite's result for one CLI: the outcome of each test, by file and name."""
 
     version: str
     day: str
@@ -58,7 +58,7 @@ def table(results: Mapping[str, CliResult]) -> str:
 
 
 def cell(results: Mapping[str, CliResult], cli: str, shown: Shown) -> str:
-    """What the table says; nothing but what the tests have shown."""
+    """What the table says; nothing that the tests have not shown."""
     result = results.get(cli)
     outcomes = [list(outcomes_of(test, cli, result.tests if result else {})) for test in shown.tests]
     if any(FAILED in cases for cases in outcomes):
@@ -75,12 +75,12 @@ def outcomes_of(test: str, cli: str, outcomes: Mapping[str, str]) -> Iterator[st
 
 
 def full_name(test: str, cli: str) -> str:
-    """With its file."""
+    """The test's name with its file."""
     return test if "::" in test else f"test_{cli}.py::{test}"
 
 
 def region(results: Mapping[str, CliResult]) -> str:
-    """What stands in README between the markers."""
+    """The part of README between the markers."""
     days = sorted({result.day for result in results.values()})
     origin = (
         "Each cell is shown by tests that run the real CLI (`tests/real_clis`), last on "
@@ -90,7 +90,7 @@ def region(results: Mapping[str, CliResult]) -> str:
 
 
 def with_table(readme: str, results: Mapping[str, CliResult]) -> str:
-    """README with the table between its markers; raises ValueError when they are not there."""
+    """README with the table between its markers; raises ValueError if they are missing."""
     if readme.count(BEGIN) != 1 or readme.count(END) != 1:
         raise ValueError(f"README has no {BEGIN} and {END}")
     before, _, rest = readme.partition(BEGIN)
@@ -106,7 +106,7 @@ def stored_results(path: Path = RESULT) -> dict[str, CliResult]:
 
 
 def store(results: Mapping[str, CliResult], path: Path = RESULT) -> None:
-    """Write the results, in an order that makes small differences."""
+    """Write the results, in an order that keeps differences small."""
     whole = {cli: asdict(results[cli]) for cli in CLIS if cli in results}
     for fields in whole.values():
         fields["tests"] = dict(sorted(fields["tests"].items()))
@@ -114,7 +114,7 @@ def store(results: Mapping[str, CliResult], path: Path = RESULT) -> None:
 
 
 def read_junit(reports: Iterable[str]) -> dict[str, str]:
-    """The outcome of each test in pytest's JUnit reports; one that failed in any of its phases has failed."""
+    """The outcome of each test in pytest's JUnit reports; a test that failed in any of its phases has failed."""
     outcomes: dict[str, str] = {}
     for report in reports:
         for case in ElementTree.fromstring(report).iter("testcase"):
@@ -126,7 +126,7 @@ def read_junit(reports: Iterable[str]) -> dict[str, str]:
 
 
 def of_cli(outcomes: Mapping[str, str], cli: str) -> dict[str, str]:
-    """The outcomes that are about one CLI: its own file, and its cases in the files for all."""
+    """The outcomes that are about one CLI: those of its own file, and its cases in the files for all CLIs."""
     return {name: outcome for name, outcome in outcomes.items() if _is_about(name, cli)}
 
 
@@ -144,7 +144,7 @@ def _is_about(name: str, cli: str) -> bool:
 
 
 def _run_suite(cli: str) -> str:
-    """The JUnit report of one CLI's tests. Raises CalledProcessError when there is none."""
+    """The JUnit report of one CLI's tests. Raises CalledProcessError if there is none."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         files = [str(SUITE / name) for name in (f"test_{cli}.py", *SHARED_FILES)]
@@ -156,14 +156,15 @@ def _run_suite(cli: str) -> str:
 
 
 def take_in(results: Mapping[str, CliResult], cli: str, outcomes: Mapping[str, str]) -> dict[str, CliResult]:
-    """The results with those of a new run of one CLI."""
+    """The results, updated with those of a new run of one CLI."""
     version = installed_version(cli, wanted_bin_folder())
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     return {**results, cli: CliResult(version, day, of_cli(outcomes, cli))}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; exit status 1 when a test of the taken results failed, or README has no place for the table."""
+    """Command line; exit status 1 if a test failed in the results that were taken in, or README has no place for the
+    table."""
     parser = argparse.ArgumentParser(prog="python -m tests.real_clis.behaviours", description=__doc__)
     parser.add_argument("--readme", action="store_true", help="put the table into README instead of printing it")
     parser.add_argument("--cli", action="append", choices=list(CLIS), help="take new results of this one only")

@@ -1,7 +1,7 @@
-"""Which tests of the real-CLI suite show which behaviour, and what README says of it when they pass.
+"""Which tests of the real-CLI suite show which behaviour, and what README says when they pass.
 
-A test is named as in `test_claude.py` for Claude and so on; those of a file for all CLIs begin with the file's name. A
-name stands for all cases of that test (for that CLI), `name[400` for those whose id begins with `400`.
+Tests are named as in `test_claude.py` for Claude, and so on; those in a file for all CLIs start with the file's name.
+A name stands for all cases of that test (for that CLI), `name[400` for those whose id begins with `400`.
 """
 
 from __future__ import annotations

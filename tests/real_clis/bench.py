@@ -1,4 +1,4 @@
-"""The place a real-CLI test runs in: no network, no user, no key, a scripted model."""
+"""The place where a real-CLI test runs: no network, no user, no key, a scripted model."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ RUN_TIMEOUT_SECONDS = 90.0
 
 
 class LeftoverProcesses(AssertionError):
-    """A test ended while processes it had started were still alive; names them."""
+    """A test ended while processes it had started were still alive. The message names them."""
 
 
 @dataclass(frozen=True)
 class RawRun:
-    """What one raw run of a CLI printed, without our library between."""
+    """What one raw run of a CLI printed, without our library in between."""
 
     argv: list[str]
     returncode: int
@@ -55,7 +55,7 @@ class RawRun:
 class Bench:
     """A fresh HOME and workdir, the model server, and the four CLIs configured for it.
 
-    Only inside `open_bench`: `run` refuses to start a CLI where it could reach a network.
+    For use inside `open_bench` only: `run` refuses to start a CLI where it could reach a network.
     """
 
     def __init__(self, root: Path, bin_dir: Path, server: ModelServer) -> None:
@@ -77,7 +77,7 @@ class Bench:
         self.point_at(server.url)
 
     def point_at(self, url: str) -> None:
-        """Write all four configurations anew, for another address; changes `env` too."""
+        """Rewrite all four configurations for another address; changes `env` too."""
         self.env = {
             "PATH": search_path(self.bin_dir),
             "HOME": str(self.home),
@@ -92,7 +92,7 @@ class Bench:
 
     @contextlib.contextmanager
     def exported(self) -> Iterator[None]:
-        """Make `env` the whole of os.environ meanwhile, as our library inherits it."""
+        """Make `env` the whole of os.environ for a while, because our library inherits os.environ."""
         before = dict(os.environ)
         self._exported = True
         _replace_environ(self.env)
@@ -161,8 +161,8 @@ class Bench:
 def open_bench(root: Path, bin_dir: Path) -> Iterator[Bench]:
     """Enter the namespace, start the model server, scrub os.environ, and leave nothing behind.
 
-    Raises LeftoverProcesses (after killing them) when processes with this HOME
-    are alive at the end, NamespaceUnavailable when there can be no namespace.
+    Raises LeftoverProcesses (after killing them) if processes with this HOME are alive at the end, and
+    NamespaceUnavailable if no namespace can be created.
     """
     _refuse_git_repository(root)
     with loopback_namespace(), ModelServer() as server:
@@ -226,14 +226,14 @@ def _end_leftovers(bench: Bench) -> None:
 
 
 def _replace_environ(wanted: Mapping[str, str]) -> None:
-    # pytest sets and removes variables of its own and fails when they are gone.
+    # pytest sets and removes its own variables and fails if they are gone.
     kept = {name: value for name, value in os.environ.items() if name.startswith("PYTEST_")}
     os.environ.clear()
     os.environ.update({**wanted, **kept})
 
 
 def _refuse_git_repository(root: Path) -> None:
-    # A file (a worktree's) or a folder with a HEAD. The sandbox of a Codex beside us makes an empty one for a moment.
+    # A file (a worktree's) or a folder with a HEAD. The sandbox of a Codex next to us briefly creates an empty folder.
     marks = (".git/HEAD", ".git")
     inside = [folder for folder in (root, *root.parents) if any((folder / mark).is_file() for mark in marks)]
     if inside:

@@ -1,8 +1,8 @@
 """Run the scenarios on the real CLIs and keep what they print: `python -m tests.real_clis.capture`.
 
 Writes tests/transcripts/<cli>/<version>/<scenario>.ndjson (stdout) and .end.json (exit code and stderr), without what
-belongs to this machine, and prints what is different from the transcripts of the pinned version. With `--check`
-nothing is written, and a difference is exit status 1: with `--latest` that is the alarm for a new CLI version.
+belongs to this machine, and prints what differs from the transcripts of the pinned version. With `--check` nothing is
+written, and a difference gives exit status 1: together with `--latest`, that is the alarm for a new CLI version.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def installed_version(cli: str, bin_dir: Path) -> str:
 
 
 def stored_folder(cli: str, version: str | None = None) -> Path:
-    """Where the transcripts of a version lie, of the pinned one unless told otherwise."""
+    """The folder with the transcripts of a version, by default of the pinned one."""
     return TRANSCRIPTS / cli / (version or wanted_versions()[PACKAGE_OF_CLI[cli]])
 
 
 def store(captured: Path, folder: Path, *, all_scenarios: bool) -> None:
-    """Put captured files into their folder; what all scenarios no longer have goes."""
+    """Put captured files into their folder, and remove files of scenarios that no longer exist if all were captured."""
     folder.mkdir(parents=True, exist_ok=True)
     if all_scenarios:
         for path in folder.iterdir():
@@ -77,7 +77,7 @@ def store(captured: Path, folder: Path, *, all_scenarios: bool) -> None:
 def capture_cli(cli: str, names: Sequence[str], bin_dir: Path, *, check: bool) -> tuple[Drift, list[str]]:
     """Capture, compare and (unless `check`) store scenarios of one CLI: the differences, and what went wrong.
 
-    When something went wrong, the scenarios that ran are stored all the same, and no other is removed.
+    If something went wrong, the scenarios that did run are still stored, and no others are removed.
     """
     failures: list[str] = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -95,7 +95,7 @@ def capture_cli(cli: str, names: Sequence[str], bin_dir: Path, *, check: bool) -
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; exit status 1 when a scenario failed, or with --check when something differs."""
+    """Command line; exit status 1 if a scenario failed, or with --check if something differs."""
     options = _parser().parse_args(arguments)
     try:
         chosen = _chosen_scenarios(options.cli, options.scenario)
@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _chosen_scenarios(clis: Sequence[str] | None, names: Sequence[str] | None) -> dict[str, list[str]]:
-    """The wanted scenarios by CLI; a name that several CLIs have is meant for all of them. Raises ValueError."""
+    """The wanted scenarios by CLI; a name that several CLIs have selects all of them. Raises ValueError."""
     wanted = {cli: SCENARIOS[cli] for cli in clis or SCENARIOS}
     if names is None:
         return {cli: list(known) for cli, known in wanted.items()}

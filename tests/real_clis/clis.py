@@ -1,4 +1,4 @@
-"""How each real CLI is pointed at the model server, started, and what its tools are called."""
+"""How each real CLI is pointed at the model server and started, and what its tools are called."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from tests.real_clis.script import ToolCall
 
-# Looks like a key to the CLIs, and cannot be one.
+# Looks like a key to the CLIs, but cannot be one.
 FAKE_KEY = "sk-fake-key-of-the-test-bench-0000000000000000"
 
 
@@ -97,7 +97,7 @@ class Gemini(RealCli):
 
     def configure(self, home: Path, url: str) -> dict[str, str]:
         settings = {
-            # A base URL alone is not enough: without this the CLI exits 41.
+            # A base URL alone is not enough: without this, the CLI exits with 41.
             "security": {"auth": {"selectedType": "gemini-api-key"}},
             # Not the older `disable...` names: the CLI would rewrite the file.
             "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
@@ -135,7 +135,7 @@ class Codex(RealCli):
 
     name = "codex"
     vendor = "responses"
-    # In the CLI's own model list, so there is no warning and apply_patch is offered.
+    # It is in the CLI's own model list, so there is no warning and apply_patch is offered.
     model = "gpt-5.5"
     shell_tool = "exec_command"
 
@@ -204,7 +204,7 @@ class OpenCode(RealCli):
             "models": {"scripted": model},
         }
         config = {
-            "$schema": "https://opencode.ai/config.json",  # added by OpenCode itself when missing
+            "$schema": "https://opencode.ai/config.json",  # OpenCode itself adds this if it is missing
             "autoupdate": False,
             "share": "disabled",
             "model": self.model,

@@ -1,4 +1,4 @@
-"""Fixtures of the real-CLI tests; see bench.py for what they hold."""
+"""Fixtures of the real-CLI tests; bench.py describes what they hold."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from tests.real_clis.bench import REQUIRE_VARIABLE, Bench, missing_reason, open_bench, wanted_bin_folder
 from tests.real_clis.clis import ALL_CLIS, RealCli
 
-BUSY_TEST_SECONDS = 300  # A start of OpenCode takes 4 s of work, and 30 s if the machine has other things to do.
+BUSY_TEST_SECONDS = 300  # A start of OpenCode takes 4 s of work, and 30 s if the machine is busy.
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs the real CLIs; what only tests the bench does not."""
+    """Mark the tests that need the real CLIs; tests of the bench alone do not."""
     for item in items:
         if "real_cli_bin" in getattr(item, "fixturenames", ()):
             item.add_marker("real_cli")
@@ -26,10 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def real_cli_bin() -> Path:
-    """The folder of the installed CLIs; skips where they or a namespace are missing.
+    """The folder of the installed CLIs; skips the test if they or a namespace are missing.
 
-    With REMOTECLAW_SYNC_REQUIRE_REAL_CLIS=1 it fails instead, so that a build
-    cannot pass without having run them.
+    With REMOTECLAW_SYNC_REQUIRE_REAL_CLIS=1 it fails instead, so that a build cannot pass without having run them.
     """
     folder = wanted_bin_folder()
     reason = missing_reason(folder)
@@ -42,7 +41,7 @@ def real_cli_bin() -> Path:
 
 @pytest.fixture
 def cli_bench(real_cli_bin: Path, tmp_path: Path) -> Iterator[Bench]:
-    """A bench of this test's own; at the end nothing may be left and nothing unscripted asked."""
+    """A bench just for this test; at the end nothing may be left over, and no unscripted request may have been made."""
     with open_bench(tmp_path / "bench", real_cli_bin) as bench:
         yield bench
         problems = bench.server.problems

@@ -1,10 +1,10 @@
-"""What is different between the transcripts of two versions of a CLI: line types, fields, exit codes, words on stderr.
+"""The differences between the transcripts of two versions of a CLI: line types, fields, exit codes, words on stderr.
 
-Pure comparison, no CLI is started here; capture.py makes the transcripts.
+This only compares and starts no CLI; capture.py makes the transcripts.
 
-A line type is the line's own `type` with those of the tagged objects in it (`stream_event/content_block_delta/
-text_delta`). A field is a path (`message.content[tool_use].input.command`) with the JSON types seen there. Values do
-not count: they are other ones in every run.
+A line type is the line's own `type` with those of the tagged objects in it
+(`stream_event/content_block_delta/text_delta`). A field is a path (`message.content[tool_use].input.command`) with the
+JSON types seen there. Values do not count, because they differ in every run.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 
 NOT_JSON = "(not JSON)"
 UNTYPED = "(untyped)"
-# What tells the kinds of a line apart, outermost first, and where further ones lie.
+# The keys that distinguish kinds of lines, outermost first, and the parts that may hold further ones.
 TAGS = ("type", "subtype", "role")
 TAGGED_PARTS = ("event", "delta", "content_block", "item", "part")
-# A path that is the same in all versions says the same when an id or a file name is in it.
+# A path is still the same in another version if it only contains another id or file name.
 ID_LIKE_KEY = re.compile(r"[/\\]|[0-9a-f]{8}-[0-9a-f]{4}-|_[0-9A-Za-z]{16,}")
-# Stack traces, and what Gemini CLI says of its own start, or does not, as the clock has it.
+# Stack traces, and messages of Gemini CLI about its own startup, which appear or not depending on timing.
 UNTOLD_LINE = re.compile(r"\s+at .+|\s+cause: .+|[{}\s]*|\[STARTUP\] .+")
 WORD_WITH_DIGIT = re.compile(r"\S*\d\S*")
 
@@ -42,7 +42,7 @@ Shape = Mapping[str, frozenset[str]]  # Field path to the JSON types seen there.
 
 @dataclass(frozen=True)
 class Drift:
-    """The differences, ready to print; falsy when there are none."""
+    """The differences, ready to print; falsy if there are none."""
 
     findings: tuple[str, ...]
 
@@ -51,7 +51,7 @@ class Drift:
 
 
 def read_transcripts(folder: Path) -> dict[str, Transcript]:
-    """The captured runs of one version, by scenario; empty when there is no such folder."""
+    """The captured runs of one version, by scenario; empty if there is no such folder."""
     return {path.stem: _read_transcript(path) for path in sorted(folder.glob("*.ndjson"))}
 
 
@@ -125,7 +125,7 @@ def _scenario_findings(name: str, old: Transcript, new: Transcript) -> Iterator[
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
-    """Without what lies below another of them: a new object has only new fields."""
+    """Without the paths below another one: a new object has only new fields."""
     kept: list[str] = []
     for path in sorted(paths):
         if not any(path.startswith((f"{outer}.", f"{outer}[")) for outer in kept):
@@ -138,7 +138,7 @@ def _spelled(json_types: frozenset[str]) -> str:
 
 
 def _words(stderr: str) -> set[str]:
-    """What stderr says, without what is different in every run (ids, times, chunk names)."""
+    """What stderr says, without what differs in every run (ids, times, chunk names)."""
     lines = (line for line in stderr.splitlines() if not UNTOLD_LINE.fullmatch(line))
     return {WORD_WITH_DIGIT.sub("#", line).strip() for line in lines}
 

@@ -1,7 +1,7 @@
 """Install the real CLIs into a cache outside the tree: `python -m tests.real_clis.install`.
 
-The cache folder is named after the wanted versions, so another package.json (or
-`--latest`) lives beside the pinned one and never replaces it.
+The cache folder is named after the wanted versions, so another package.json (or `--latest`) is installed next to the
+pinned set and never replaces it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from tests.real_clis.namespace import loopback_namespace
 
 PINNED_PACKAGE_JSON = Path(__file__).with_name("package.json")
-# A set of its own, because both OpenCodes call their program `opencode`.
+# A separate set, because both OpenCodes call their program `opencode`.
 OPENCODE_2_PACKAGE_JSON = Path(__file__).with_name("package_opencode2.json")
 ACP_PACKAGE_JSON = Path(__file__).with_name("package_acp.json")
 CACHE_VARIABLE = "REMOTECLAW_SYNC_CLI_CACHE"
@@ -43,7 +43,7 @@ PROGRAMS = {
     "@agentclientprotocol/claude-agent-acp": "claude-agent-acp",
     "@agentclientprotocol/codex-acp": "codex-acp",
 }
-# Adapters, which take `--version` for a conversation, or tell that of something else.
+# Adapters that start a conversation at `--version`, or report the version of something else.
 SILENT = {"claude-agent-acp", "codex-acp", "goose"}
 
 VIBE = "mistral-vibe==3.0.2"  # From PyPI.
@@ -56,7 +56,7 @@ PARTIAL_PREFIX = ".installing-"
 
 
 class InstallError(RuntimeError):
-    """The CLIs could not be installed, or do not run; says which and why."""
+    """The CLIs could not be installed, or do not run. The message says which and why."""
 
 
 def cache_root() -> Path:
@@ -75,21 +75,21 @@ def wanted_versions(package_json: Path = PINNED_PACKAGE_JSON) -> dict[str, str]:
 
 
 def install_folder(versions: Mapping[str, str]) -> Path:
-    """Where this set of versions is (to be) installed."""
+    """Where this set of versions is, or will be, installed."""
     digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode()).hexdigest()
     return cache_root() / digest[:16]
 
 
 def bin_folder(versions: Mapping[str, str] | None = None) -> Path:
-    """The folder with the four executables, whether installed yet or not."""
+    """The folder with the four executables, whether or not they are installed yet."""
     return install_folder(versions or wanted_versions()) / "node_modules" / ".bin"
 
 
 def install(versions: Mapping[str, str] | None = None) -> Path:
-    """Install a set of versions unless it is there already; return the bin folder.
+    """Install a set of versions unless it is already there; return the bin folder.
 
-    Blocks while another process installs. The set appears under its final name
-    only when all its CLIs have answered `--version`. Raises InstallError.
+    Blocks while another process installs. The set gets its final name only after all its CLIs have answered
+    `--version`. Raises InstallError.
     """
     versions = versions or wanted_versions()
     folder = install_folder(versions)
@@ -100,14 +100,15 @@ def install(versions: Mapping[str, str] | None = None) -> Path:
 
 
 def vibe_bin_folder() -> Path:
-    """The folder with vibe-acp, whether installed yet or not."""
+    """The folder with vibe-acp, whether or not it is installed yet."""
     return cache_root() / VIBE.replace("==", "-") / "bin"
 
 
 def install_vibe(python: str) -> Path:
-    """Install mistral-vibe with this Python unless it is there already; return the bin folder."""
+    """Install mistral-vibe with this Python unless it is already there; return the bin folder."""
     folder = vibe_bin_folder().parent
-    complete = folder / "complete"  # The programs name their folder, so it cannot get its name only when it is done.
+    # The programs contain the path of their folder, so the folder cannot be renamed once it is complete.
+    complete = folder / "complete"
     with _only_installer(folder.parent):
         if not complete.exists():
             shutil.rmtree(folder, ignore_errors=True)
@@ -153,7 +154,7 @@ def _only_installer(root: Path) -> Iterator[None]:
     root.mkdir(parents=True, exist_ok=True)
     with open(root / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Whoever holds the lock is the only installer: what lies here unfinished is dead.
+        # Whoever holds the lock is the only installer, so an unfinished installation here is dead.
         for leftover in root.glob(PARTIAL_PREFIX + "*"):
             shutil.rmtree(leftover, ignore_errors=True)
         yield
@@ -164,10 +165,9 @@ def _install_into(folder: Path, versions: Mapping[str, str]) -> None:
     try:
         manifest = {"private": True, "dependencies": dict(versions)}
         (partial / "package.json").write_text(json.dumps(manifest, indent=2) + "\n")
-        # Without scripts: opencode's postinstall starts the CLI itself, which
-        # must not happen outside the namespace. And always an exact version: of
-        # a range or a tag npm takes the newest that names this Node, which on
-        # Node 20 is a Claude Code of months ago, without a word.
+        # Without scripts: opencode's postinstall starts the CLI itself, which must not happen outside the namespace.
+        # And always an exact version: for a range or a tag npm silently takes the newest version that supports this
+        # Node, which on Node 20 is a Claude Code that is months old.
         _npm("install", "--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund", cwd=partial)
         _finish_offline(partial, versions)
         partial.chmod(0o755)
@@ -178,7 +178,7 @@ def _install_into(folder: Path, versions: Mapping[str, str]) -> None:
 
 
 def _finish_offline(folder: Path, versions: Mapping[str, str]) -> None:
-    """Run the CLIs' own postinstall scripts and `--version`, offline, in a throwaway HOME."""
+    """Run the CLIs' own postinstall scripts and `--version`, offline, in a temporary HOME."""
     with loopback_namespace(), tempfile.TemporaryDirectory(prefix="cli-install-") as home:
         for package in versions:
             _run_postinstall(folder / "node_modules" / package, home)
@@ -208,7 +208,7 @@ def _check_version(executable: Path, version: str, home: str) -> None:
 
 
 def says_version(printed: str, version: str) -> bool:
-    """Whether this version, and not only the beginning of its number, is in what a CLI printed."""
+    """Whether a CLI printed exactly this version, not one whose number only begins with it."""
     return re.search(rf"(?<![\w.]){re.escape(version)}(?![\w.+-])", printed.replace("v", " ")) is not None
 
 
@@ -229,7 +229,7 @@ def _run_offline(command: list[str], home: str, cwd: Path) -> str:
 
 
 def search_path(*first: Path) -> str:
-    """A PATH of the given folders, the folder of node, and the system's own."""
+    """A PATH of the given folders, the folder of node, and the system's folders."""
     folders = [str(folder) for folder in first]
     node = shutil.which("node")
     if node:

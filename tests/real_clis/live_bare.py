@@ -1,7 +1,7 @@
-"""The least that a client of each live protocol can do: what our sessions are compared with.
+"""The least that a client of each live protocol can do: our sessions are compared with this.
 
-Each starts the CLI as ours does, sends a prompt and reads until the turn is over. No watchdog, no abort, no clean-up of
-what the CLI leaves, no events: only the text is looked at.
+Each client starts the CLI as ours does, sends a prompt and reads until the turn is over. There is no watchdog, no
+abort, no clean-up of what the CLI leaves behind, and no events: only the text is looked at.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Bare(ABC):
             stderr=subprocess.DEVNULL,
             cwd=folder,
             env={**os.environ, **self.env},
-            start_new_session=True,  # As ours: the scheduler shares the machine out by sessions.
+            start_new_session=True,  # Like ours: the scheduler divides the machine by sessions.
         )
         self.begin()
 
@@ -173,7 +173,7 @@ class BareGemini(Bare):
 
 
 class BareOpenCode(Bare):
-    """HTTP, with the stream of events on a connection of its own."""
+    """HTTP, with the stream of events on a separate connection."""
 
     env = {"OPENCODE_SERVER_PASSWORD": PASSWORD}
     headers = {

@@ -1,4 +1,4 @@
-"""What differs between the CLIs where live sessions make the same promise on all of them."""
+"""The differences between the CLIs in tests of what live sessions promise on all of them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class LiveCli:
     """One CLI with live sessions.
 
     Attributes:
-        env: what every session needs in this place.
+        env: what every session needs here.
         few_retries: fields of a session in which the CLI soon gives up.
-        prepare: has the CLI give up soon, if that is a matter of its settings.
+        prepare: makes the CLI give up soon, if its settings decide that.
         gives_up: options of a runtime whose CLI does not wait for the network to come back.
         changes_input: whether an approval may change the arguments of a call.
-        tells_cost: whether it tells what a turn costs.
-        takes_words: whether a running turn takes further words; else it has to be interrupted for them.
-        takes_reasons: whether the model hears why a call was refused; else there is a warning.
+        tells_cost: whether it reports what a turn costs.
+        takes_words: whether a running turn accepts further words; otherwise it has to be interrupted for them.
+        takes_reasons: whether the model learns why a call was refused; otherwise there is a warning.
         asks_for_agents: whether a sub-agent may be started, and its calls are asked about.
-        marks_retries: whether it tells of an answer that it asks for again, after a part of the first has been told.
-        vague: HTTP statuses that it tells as another one.
+        marks_retries: whether it reports that it asks for an answer again after it has printed a part of the first.
+        vague: HTTP statuses that it reports as another status.
         agent_call: the model starts a sub-agent with the inner task.
         other_model: a model that the CLI knows, in a session with `other_fields`.
         unknown_session: an id of the right form.
@@ -70,7 +70,7 @@ class LiveCli:
         return self.cli.shell_call(command, call_id)
 
     def failing(self, status: int) -> HttpError:
-        """An error of the model's API, and no wish to wait before it is asked again."""
+        """An error of the model's API that asks for no pause before the retry."""
         return HttpError(status=status, retry_after=scenarios_opencode.AT_ONCE if self.name == "opencode" else None)
 
     def delegating(self, bench: Bench, inner: Reply) -> Callable[[ModelRequest], Reply]:
@@ -101,7 +101,7 @@ LIVE_CLIS: dict[str, LiveCli] = {
             agent_call=_claude_agent,
             other_model="claude-haiku-4-5",
             unknown_session="00000000-0000-4000-8000-000000000000",
-            env={"IS_SANDBOX": "1"},  # Otherwise root may not have "bypass".
+            env={"IS_SANDBOX": "1"},  # Otherwise root may not use "bypass".
             few_retries={"env": {"CLAUDE_CODE_MAX_RETRIES": "1"}},
             changes_input=True,
         ),
@@ -127,9 +127,9 @@ LIVE_CLIS: dict[str, LiveCli] = {
             tells_cost=False,
             takes_words=False,
             takes_reasons=False,
-            asks_for_agents=False,  # Refused without a question.
+            asks_for_agents=False,  # They are refused without asking.
             marks_retries=False,
-            vague=frozenset({404}),  # 500, and the API's words.
+            vague=frozenset({404}),  # Reported as 500, with the API's words.
         ),
         LiveCli(
             ALL_CLIS["opencode"],

@@ -2,7 +2,7 @@
 
     python -m tests.real_clis.live_floors [--readme] [--cli claude] [--rounds 7]
 
-Ratios and differences are of medians, taken by turns in one run: the machine may be busy.
+Ratios and differences are of medians, measured alternately in one run, because the machine may be busy.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tests.real_clis.script import Hang, Hold, Turn
 README = Path(__file__).with_name("README.md")
 FAKES = {name: Path(__file__).parents[1] / f"live_{name}.py" for name in ("claude", "codex")}
 FAKE_TURNS, FAKE_LONG_TURNS = 200, 20
-SERVE = "--serve"  # Be the model server of another one.
+SERVE = "--serve"  # Run as the model server of another process.
 BEGIN, END = "<!-- live floors:begin -->", "<!-- live floors:end -->"
 MANY_EVENTS = 2_000
 SESSIONS = 20
 IDLE_SESSIONS = 50
 IDLE_SECONDS = 20.0
 THREADS_A_PROCESS, THREADS_A_TURN = 2, 2
-SHARING = ("codex", "gemini")  # Those whose sessions share a process.
+SHARING = ("codex", "gemini")  # CLIs whose sessions share a process.
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def bench() -> Iterator[Bench]:
 
 @contextlib.contextmanager
 def quiet_bench() -> Iterator[Bench]:
-    """One whose model is in a process of its own: it would compete with the clients for the interpreter."""
+    """A bench whose model is in a separate process: otherwise it would compete with the clients for the interpreter."""
     with bench() as place:
         server = subprocess.Popen(
             [sys.executable, "-m", "tests.real_clis.live_floors", SERVE],
@@ -87,7 +87,7 @@ def quiet_bench() -> Iterator[Bench]:
 
 
 def serve() -> None:
-    """Until stdin is closed."""
+    """Serve the model until stdin is closed."""
     short, long = Turn(text=["Hello, ", "world."]), Turn(text=[f"{number} " for number in range(MANY_EVENTS)])
     with ModelServer() as server:
         server.respond(lambda request: long if request.prompt == "many" else short)
@@ -121,7 +121,8 @@ def second_turns(live: LiveCli, rounds: int) -> list[Row]:
 
 
 def on_top(live: LiveCli, rounds: int) -> list[Row]:
-    """Whole turns of ours and of a bare client, by turns; of two texts, and of many. The median of the differences."""
+    """Whole turns of ours and of a bare client, alternately, with two texts and with many: the median of the
+    differences."""
     with quiet_bench() as place:
         bare = BARE[live.name](place.workdir)
         try:
@@ -141,7 +142,7 @@ def on_top(live: LiveCli, rounds: int) -> list[Row]:
 
 
 def _pairs(ours: Callable[[], object], theirs: Callable[[], object], count: int) -> list[tuple[float, float]]:
-    """Seconds of each, one right after the other."""
+    """The seconds that each takes, one right after the other."""
     found = []
     for number in range(count + 2):
         taken = {}
@@ -149,13 +150,13 @@ def _pairs(ours: Callable[[], object], theirs: Callable[[], object], count: int)
             began = time.monotonic()
             turn()
             taken[turn] = time.monotonic() - began
-        if number >= 2:  # The first ones warm up.
+        if number >= 2:  # The first ones are for warming up.
             found.append((taken[ours], taken[theirs]))
     return found
 
 
 def memory(live: LiveCli, rounds: int) -> list[Row]:
-    """Of the process tree, with one session and with many."""
+    """The memory of the process tree, with one session and with many."""
     if live.name not in SHARING:
         return []
     with bench() as place, contextlib.ExitStack() as stack:
@@ -182,7 +183,7 @@ def memory_of_tree(pid: int | None) -> int:
 
 
 def aborts(live: LiveCli, rounds: int) -> list[Row]:
-    """From `abort()` to `done`, the slowest of some, with a further turn after each."""
+    """From `abort()` to `done`: the slowest of several, with a further turn after each."""
     times: dict[str, list[float]] = {"text": [], "a shell tool": [], "a hang": [], "an open approval": []}
     with bench() as place:
         started = place.workdir / "started"
@@ -215,7 +216,7 @@ def aborts(live: LiveCli, rounds: int) -> list[Row]:
 
                 def abort(happens: Callable[[], object] = happens) -> None:
                     if happens():
-                        time.sleep(0.1)  # So that the turn is in that state.
+                        time.sleep(0.1)  # So that the turn reaches that state.
                         aborted_at[0] = time.monotonic()
                         run.abort()  # noqa: B023
 
@@ -235,7 +236,7 @@ def aborts(live: LiveCli, rounds: int) -> list[Row]:
 
 
 def on_a_fake() -> list[Row]:
-    """The same with a fake CLI, which answers in a millisecond: what of the difference is ours."""
+    """The same with a fake CLI, which answers in a millisecond: this shows how much of the difference is ours."""
     rows = []
     words = json.dumps([["text", "word "]] * MANY_EVENTS)
     for name, fake in FAKES.items():
@@ -259,7 +260,7 @@ def on_a_fake() -> list[Row]:
 
 
 def idle() -> list[Row]:
-    """Sessions that do nothing, on a fake that costs nothing by itself."""
+    """Sessions that do nothing, on a fake that itself costs nothing."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         runtime = ClaudeCliRuntime([sys.executable, "-I", "-S", str(FAKES["claude"]), folder])
         threads = threading.active_count()
@@ -312,7 +313,7 @@ def with_table(page: str, rows: Sequence[Row]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 1 when a floor is missed."""
+    """Exit status 1 if a floor is missed."""
     if (arguments or sys.argv[1:]) == [SERVE]:
         serve()
         return 0

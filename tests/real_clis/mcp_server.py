@@ -1,8 +1,7 @@
 """A small MCP server for the tests, over stdio (run this file) or streamable HTTP.
 
-Standard library only and no import of ours: the CLIs start it by its path, in
-whatever environment they give it. Its tools carry no annotations, so every
-CLI's approval rules apply to them in full.
+It uses only the standard library and imports nothing of ours: the CLIs start it by its path, in whatever environment
+they give it. Its tools have no annotations, so every CLI's approval rules apply to them in full.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ INTERNAL_ERROR = -32603
 
 
 def echo(arguments: Json, headers: Mapping[str, str]) -> str:
-    """Give the text back."""
+    """Return the text."""
     return f"echo: {arguments.get('text', '')}"
 
 
@@ -55,7 +54,7 @@ def slow(arguments: Json, headers: Mapping[str, str]) -> str:
 
 
 def crash(arguments: Json, headers: Mapping[str, str]) -> str:
-    """End the server process without an answer; over HTTP that would be the test itself."""
+    """End the server process without an answer. Over HTTP that process would be the test itself."""
     if headers:
         raise RuntimeError("crash is for stdio only")
     os._exit(3)
@@ -74,7 +73,7 @@ TOOLS: dict[str, tuple[Tool, Json]] = {
 
 
 class ToolError(Exception):
-    """The tool ran and failed: the model is told, the protocol is fine."""
+    """The tool ran and failed: the model is told; the protocol is fine."""
 
 
 def answer(message: Json, headers: Mapping[str, str]) -> Json | None:
@@ -84,7 +83,7 @@ def answer(message: Json, headers: Mapping[str, str]) -> Json | None:
     head = {"jsonrpc": "2.0", "id": message["id"]}
     try:
         return {**head, "result": _result(message["method"], message.get("params") or {}, headers)}
-    except NotImplementedError as error:  # a RuntimeError, so it comes first
+    except NotImplementedError as error:  # a RuntimeError, so it is caught first
         return {**head, "error": {"code": METHOD_NOT_FOUND, "message": str(error)}}
     except (RuntimeError, LookupError, TypeError, ValueError) as error:
         return {**head, "error": {"code": INTERNAL_ERROR, "message": str(error)}}
@@ -121,7 +120,7 @@ def _call(name: str, arguments: Json, headers: Mapping[str, str]) -> Json:
 
 
 def serve_stdio() -> None:
-    """Answer JSON lines on stdin until it ends; each in its own thread, so `slow` blocks nobody."""
+    """Answer JSON lines on stdin until it ends; each in its own thread, so that `slow` does not block the others."""
     writing = threading.Lock()
 
     def handle(line: str) -> None:
@@ -193,7 +192,7 @@ class _HttpHandler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    """Serve stdio, after a delay or not at all when the test wants a bad server."""
+    """Serve stdio, after a delay, or not at all if the test wants a bad server."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--start-delay", type=float, default=0.0, help="seconds of silence first")
     parser.add_argument("--broken", action="store_true", help="exit 1 at once")

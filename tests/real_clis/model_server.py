@@ -1,7 +1,7 @@
-"""A loopback model server that speaks four vendors' APIs and says what a test scripted.
+"""A loopback model server that speaks four vendors' APIs and says what a test has scripted.
 
-Start it from the thread that is inside the network namespace: its listening
-socket and its threads belong to that namespace.
+Start it from the thread that is inside the network namespace: its listening socket and its threads belong to that
+namespace.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ WIRES: dict[str, Wire] = {
     "chat": cast(Wire, wire_chat),
 }
 
-# How often a held answer looks whether the client has gone or the server stops.
+# How often a held answer checks whether the client is gone or the server is stopping.
 POLL_SECONDS = 0.02
-START_PATIENCE = 100.0  # Seconds a CLI may take to ask for something, on a very busy machine.
-# Threads end as soon as their connection is shut; longer means a bug here.
+START_PATIENCE = 100.0  # Seconds a CLI may take until its first request, on a very busy machine.
+# Threads end as soon as their connection is shut down; longer means a bug here.
 JOIN_SECONDS = 5.0
 
 
 @dataclass(eq=False)
 class ModelRequest:
-    """One request as it arrived; `conversation` is it in neutral words.
+    """One request as it arrived; `conversation` is the same in neutral terms.
 
-    `disconnected` is set when the client goes while an answer is held or hangs.
+    `disconnected` is set if the client disconnects while an answer is held or hangs.
     """
 
     vendor: str
@@ -83,13 +83,13 @@ class ModelRequest:
         return self.conversation.tools
 
     def occurrences(self, text: str) -> int:
-        """How often a text stands in what the user is said to have written."""
+        """How often a text occurs in what the user is said to have written."""
         return sum(part.count(text) for part in self.conversation.user_texts)
 
 
 @dataclass(frozen=True)
 class OtherRequest:
-    """A request that is no model request: telemetry, model lists, health checks."""
+    """A request that is not a model request: telemetry, model lists, health checks."""
 
     method: str
     path: str
@@ -101,10 +101,9 @@ Responder = Callable[[ModelRequest], Reply]
 class ModelServer:
     """The scripted model; `with ModelServer() as server:`.
 
-    `requests` are the conversation's own, `side_requests` those a CLI makes for
-    itself (titles, routing, token counts), which never use up a scripted reply.
-    `problems` holds what a test must not overlook: requests nobody scripted,
-    and failures of the server itself.
+    `requests` belong to the conversation, `side_requests` are those that a CLI makes for itself (titles, routing, token
+    counts), which never use up a scripted reply. `problems` holds what a test must not overlook: requests that nobody
+    scripted, and failures of the server itself.
     """
 
     def __init__(self) -> None:
@@ -124,14 +123,14 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        """The base address, without a slash at the end."""
+        """The base address, without a trailing slash."""
         return f"http://127.0.0.1:{self._http.server_port}"
 
     def script(self, replies: Sequence[Reply], then: Reply | None = None) -> None:
         """Answer the coming model requests in this order, and later ones with `then`.
 
-        Without `then` a last HttpError, Hang or Drop is repeated, because the
-        CLIs retry; after a last Turn a further request is a problem.
+        Without `then`, a final HttpError, Hang or Drop is repeated, because the CLIs retry; after a final Turn, a
+        further request is a problem.
         """
         with self._changed:
             self._replies = list(replies)
@@ -162,7 +161,7 @@ class ModelServer:
         return self
 
     def stop(self) -> None:
-        """Drop all connections and end all threads; held and hanging answers too."""
+        """Drop all connections and end all threads, including those of held and hanging answers."""
         self.stopping.set()
         if self._thread.is_alive():
             self._http.shutdown()
@@ -181,7 +180,7 @@ class ModelServer:
     # Called by the request handlers.
 
     def choose(self, request: ModelRequest) -> Reply | Json:
-        """Record a model request and say what to answer."""
+        """Record a model request and choose the answer."""
         side = WIRES[request.vendor].side_reply(request.path, request.body, request.conversation)
         with self._changed:
             (self.requests if side is None else self.side_requests).append(request)
@@ -195,12 +194,12 @@ class ModelServer:
         return responder(request)
 
     def record_other(self, request: OtherRequest) -> None:
-        """Record a request that is no model request."""
+        """Record a request that is not a model request."""
         with self._changed:
             self.other_requests.append(request)
 
     def record_problem(self, text: str) -> None:
-        """Keep something for the test to fail on."""
+        """Keep a problem, so that the test fails."""
         with self._changed:
             self.problems.append(text)
 
@@ -223,7 +222,7 @@ def refused_url() -> str:
 
 
 class _HttpServer(ThreadingHTTPServer):
-    """Threads and connections are kept in view, so that a test can leave none behind."""
+    """Keeps track of threads and connections, so that a test can leave none behind."""
 
     request_queue_size = 128
     daemon_threads = True
@@ -266,7 +265,7 @@ class _HttpServer(ThreadingHTTPServer):
 
 
 class _ClientGone(Exception):
-    """Nobody reads the answer any more, or the script cuts it here."""
+    """Nobody reads the answer any more, or the script cuts it off here."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -275,7 +274,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _HttpServer
 
     def handle(self) -> None:
-        # A client that is killed resets its connection: the usual end of an abort.
+        # A client that is killed resets its connection; this is how an abort usually ends.
         with contextlib.suppress(ConnectionError, _ClientGone):
             super().handle()
 

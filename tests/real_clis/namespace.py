@@ -1,7 +1,7 @@
 """A network namespace with nothing but loopback, for the calling thread.
 
-The real CLIs are only ever started inside one, so no test can reach a vendor
-whatever a CLI, a tool or a configuration mistake tries to do.
+The real CLIs are only ever started inside one, so no test can reach a vendor, whatever a CLI, a tool or a configuration
+mistake tries to do.
 """
 
 from __future__ import annotations
@@ -23,23 +23,21 @@ SIOCGIFFLAGS = 0x8913
 SIOCSIFFLAGS = 0x8914
 IFF_UP = 0x1
 
-# Per thread, not /proc/self: namespaces belong to threads, and /proc/self is
-# the main thread whoever asks.
+# Per thread, not /proc/self: namespaces belong to threads, and /proc/self is always the main thread.
 THREAD_NAMESPACE = "/proc/thread-self/ns/net"
 THREAD_INTERFACES = Path("/proc/thread-self/net/dev")
 
 
 class NamespaceUnavailable(RuntimeError):
-    """This machine or user cannot have a loopback-only namespace; says why."""
+    """This machine or user cannot have a loopback-only namespace. The message says why."""
 
 
 @contextlib.contextmanager
 def loopback_namespace() -> Iterator[None]:
     """Put the calling thread in a fresh loopback-only network namespace.
 
-    Threads and processes it starts meanwhile inherit the namespace and keep it.
-    The thread is back in its old namespace afterwards. Raises
-    NamespaceUnavailable when it cannot be done, without having changed anything.
+    Threads and processes that it starts in the meantime inherit the namespace and keep it. Afterwards the thread is
+    back in its old namespace. Raises NamespaceUnavailable, without having changed anything, if this is not possible.
     """
     _check_platform()
     before = os.open(THREAD_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
@@ -69,7 +67,7 @@ def interfaces() -> list[str]:
 
 
 def unavailable_reason() -> str | None:
-    """Why no namespace can be had here, or None; tried in a throwaway thread."""
+    """Why no namespace can be created here, or None; tried in a temporary thread."""
     reasons: list[str] = []
 
     def attempt() -> None:

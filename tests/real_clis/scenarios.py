@@ -1,7 +1,7 @@
 """What the scenarios of the four CLIs have in common.
 
-A scenario is a run of a real CLI that shows one thing; each CLI's own are in scenarios_<cli>.py, and capture.py keeps
-what they print.
+A scenario is a run of a real CLI that shows one thing. Each CLI's scenarios are in scenarios_<cli>.py, and capture.py
+stores what they print.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def scripted(run: Scenario, *replies: Reply, then: Reply | None = None) -> Scena
 
 
 def responding(run: Scenario, new_responder: Callable[[], Responder]) -> Scenario:
-    """A run whose model looks at what it is asked; each run has a new one."""
+    """A run whose model looks at each request; each run has a new model."""
 
     def scenario(bench: Bench) -> RawRun:
         bench.server.respond(new_responder())
@@ -43,7 +43,7 @@ def responding(run: Scenario, new_responder: Callable[[], Responder]) -> Scenari
 
 
 def refused_connection(run: Scenario) -> Scenario:
-    """A run whose model is not there."""
+    """A run whose model cannot be reached."""
 
     def scenario(bench: Bench) -> RawRun:
         bench.point_at(refused_url())
@@ -70,13 +70,13 @@ def complaint(
 
 
 def neutral(text: str, bench: Bench) -> str:
-    """The text without what belongs to this machine; raises ValueError when something is left of it."""
+    """The text without what belongs to this machine; raises ValueError if some of that remains."""
     places = {bench.workdir: "/home/user/project", bench.home: "/home/user", bench.tmp: "/tmp/user"}
     for place, name in places.items():
         text = text.replace(str(place), name)
         # Claude names folders after a path, with a dash for every other character.
         text = text.replace(_dashed(str(place)), _dashed(name))
-        # OpenCode's titles are relative to the root where there is no repository.
+        # OpenCode's titles are relative to the root if there is no repository.
         text = text.replace(str(place).lstrip("/"), name.lstrip("/"))
     text = text.replace(str(bench.bin_dir.parents[1]), "/opt/clis").replace(str(SOURCE), "/opt/tests")
     for form in (str(bench.root), _dashed(str(bench.root)), str(SOURCE)):

@@ -1,4 +1,4 @@
-"""Runs of the real Claude Code that show one thing each; see scenarios.py."""
+"""Runs of the real Claude Code, each of which shows one thing; see scenarios.py."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def failed(status: int, message: str = COMPLAINT) -> Scenario:
 
 
 def asked(responder: Responder) -> Scenario:
-    """A run whose model looks at what it is asked."""
+    """A run whose model looks at each request."""
     return responding(lambda bench: claude(bench, ALLOW_ALL), lambda: responder)
 
 
@@ -62,7 +62,7 @@ def _whole_messages_only(bench: Bench) -> RawRun:
 
 
 def is_notified(request: ModelRequest) -> bool:
-    """Whether this tells of the end of a background task: as the prompt (2.1.197) or in a system reminder (2.1.326)."""
+    """Whether this reports the end of a background task: as the prompt (2.1.197) or in a system reminder (2.1.326)."""
     return any("<task-notification>" in text for text in request.conversation.user_texts)
 
 
@@ -72,7 +72,7 @@ def delegate(request: ModelRequest, background: bool = False) -> Turn:
         name = request.prompt[-1]
         if request.tool_results:
             return Turn(thinking="the sub-agent thinks", text=f"answer of {name}")
-        # The second agent ends later, so that its end begins a turn of its own.
+        # The second agent ends later, so that its end starts a separate turn.
         delay = {"A": 0.3, "B": 1.3}[name] if background else 0
         return Turn(
             text="the sub-agent talks", tool_calls=[shell(f"sleep {delay}; echo {name}", f"toolu_inner_{name}")]
@@ -91,7 +91,7 @@ def delegate_to_background(request: ModelRequest) -> Turn:
 
 
 def leave_shells(request: ModelRequest) -> Turn:
-    """The model leaves two shells in the background; one ends soon, and one that Claude kills after 5 s (2.1.197).
+    """The model leaves two shells in the background; one ends soon, the other is killed by Claude after 5 s (2.1.197).
 
     2.1.326 waits for both, however long they take.
     """
@@ -105,14 +105,14 @@ def leave_shells(request: ModelRequest) -> Turn:
 
 def _permission_denied(bench: Bench) -> RawRun:
     fetch = ToolCall("WebFetch", {"url": "http://127.0.0.1/", "prompt": "x"}, "toolu_web")
-    # Long, so that the path lies whole in one streamed piece, where `neutral` finds it.
+    # Long, so that the path is in one streamed piece, where `neutral` finds it.
     write = bench.claude.write_file_call(bench.workdir / "note.txt", "x" * 300, "toolu_write")
     bench.server.script([Turn(tool_calls=[fetch, write]), Turn(text="I could not.")])
     return claude(bench)
 
 
 def _interrupted(bench: Bench) -> RawRun:
-    """The shell tool sends Claude itself the Ctrl-C."""
+    """The shell tool sends the Ctrl-C to Claude itself."""
     bench.server.script([Turn(text="Wait.", tool_calls=[shell("kill -INT $PPID; sleep 60", "toolu_kill")])])
     return claude(bench, ALLOW_ALL)
 
@@ -140,7 +140,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     ),
     "whole_messages_only": _whole_messages_only,
     "stream_cut": answered(
-        # The delay lets Claude read the half: a reset connection loses what was not read.
+        # The delay lets Claude read that half: when a connection is reset, unread data is lost.
         Turn(text=["half ", "of it", Delay(0.5), Cut()]),
         Turn(text="The real answer.", usage=Usage(33, 11)),
     ),
@@ -155,7 +155,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         arguments=READ_ONLY,
     ),
     "slash_command": lambda bench: claude(bench, prompt="/context"),
-    # 2.1.326 takes it for a prompt.
+    # 2.1.326 treats it as a prompt.
     "unknown_slash_command": scripted(
         lambda bench: claude(bench, prompt="/no-such-command x"), then=Turn(text="What?")
     ),

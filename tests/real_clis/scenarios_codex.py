@@ -1,4 +1,4 @@
-"""Runs of the real Codex that show one thing each; see scenarios.py."""
+"""Runs of the real Codex, each of which shows one thing; see scenarios.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEW_RETRIES = (
     "--config=model_providers.bench.stream_max_retries=1",
     "--config=model_providers.bench.request_max_retries=0",
 )
-AGENTS = "multi_agent_v1"  # The group of tools that is found by a search only, and can be called without one.
+AGENTS = "multi_agent_v1"  # This group of tools is found only by a search, but can be called without one.
 INNER_TASK = "the inner task"
 
 
@@ -39,12 +39,12 @@ def answered(*replies: Reply, arguments: Sequence[str] = ()) -> Scenario:
 
 
 def failed(reply: Reply) -> Scenario:
-    """A run that is answered so again and again."""
+    """A run in which every request gets this reply."""
     return scripted(lambda bench: codex(bench, *FEW_RETRIES), then=reply)
 
 
 def shell(command: str, **fields: object) -> ToolCall:
-    """A shell command with other settings than the bench's own."""
+    """A shell command with settings other than the bench's own."""
     return ToolCall("exec_command", {"cmd": command, **fields})
 
 
@@ -105,8 +105,8 @@ def delegate(request: ModelRequest) -> Turn:
 
 
 def wait_for_agent(request: ModelRequest) -> Turn:
-    """The model waits for the sub-agent that it has started, and then answers."""
-    (result,) = request.tool_results  # Those of the last request only.
+    """The model waits for the sub-agent that it started, and then answers."""
+    (result,) = request.tool_results  # Only those of the last request.
     if "inner answer" in result.text:
         return Turn(text="outer answer")
     wait = {"targets": [json.loads(result.text)["agent_id"]], "timeout_ms": 30_000}

@@ -1,4 +1,4 @@
-"""Runs of the real Gemini CLI that show one thing each; see scenarios.py."""
+"""Runs of the real Gemini CLI, each of which shows one thing; see scenarios.py."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def answered(*replies: Reply, arguments: tuple[str, ...] = (), model: str | None
 
 
 def attempting(times: int) -> Scenario:
-    """A run in which the CLI asks so often; by default ten times, which takes minutes."""
+    """A run in which the CLI makes this many attempts; by default it makes ten, which takes minutes."""
 
     def scenario(bench: Bench) -> RawRun:
         settings(bench, general={"maxAttempts": times})
@@ -56,12 +56,12 @@ def attempting(times: int) -> Scenario:
 
 
 def failed(reply: Reply) -> Scenario:
-    """A run that is answered so whenever it asks."""
+    """A run in which every request gets this reply."""
     return scripted(attempting(1), then=reply)
 
 
 def survived(failure: Reply) -> Scenario:
-    """A run that is answered well the second time."""
+    """A run whose second request succeeds."""
     return scripted(attempting(2), failure, Turn(text="Fine now."))
 
 
@@ -128,7 +128,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         Turn(text="No."),
         arguments=("--approval-mode=plan",),
     ),
-    "loop": failed(Turn(text=["Same sentence again. "] * 60)),  # It is asked once to stop that.
+    "loop": failed(Turn(text=["Same sentence again. "] * 60)),  # It is asked once to stop.
     "stream_cut": answered(Turn(text=["Half an ", Cut(clean=True)]), Turn(text="A whole answer.")),
     "connection_lost": answered(Turn(text=["Half an ", Cut()])),
     "survived_retry": survived(complaint(500)),

@@ -1,4 +1,4 @@
-"""Runs of the real OpenCode that show one thing each; see scenarios.py."""
+"""Runs of the real OpenCode, each of which shows one thing; see scenarios.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.real_clis.scenarios import (
 )
 from tests.real_clis.script import Cut, HttpError, Reply, ToolCall, Turn, Usage
 
-AT_ONCE = 0.05  # Seconds between retries, by the server's wish: OpenCode's own are 2, 4, 8, 17 and 37.
+AT_ONCE = 0.05  # Seconds between retries, as the server requests; OpenCode's own are 2, 4, 8, 17 and 37.
 LOGS = {"OPENCODE_PRINT_LOGS": "1", "OPENCODE_LOG_LEVEL": "ERROR"}
 SECRET = "sk-a-secret-in-a-config"
 BROKEN_CONFIG = f'{{"provider": {{"x": {{"options": {{"apiKey": "{SECRET}" oops'
@@ -61,7 +61,7 @@ def task(prompt: str) -> ToolCall:
 
 
 def delegating(inner: Turn, then: Turn | None = None) -> Responder:
-    """A model that gives a task to a sub-agent, which answers so."""
+    """A model that gives a task to a sub-agent, which gives this answer."""
 
     def respond(request: ModelRequest) -> Reply:
         if request.prompt == "the inner task":
@@ -72,7 +72,7 @@ def delegating(inner: Turn, then: Turn | None = None) -> Responder:
 
 
 def overflowing(first: Turn | HttpError) -> Responder:
-    """A model whose first answer fills its context window; it is asked for a summary, and then goes on."""
+    """A model whose first answer fills its context window; it is asked for a summary, and then continues."""
     asked = iter([first])
 
     def respond(request: ModelRequest) -> Reply:
@@ -84,7 +84,7 @@ def overflowing(first: Turn | HttpError) -> Responder:
 
 
 def asked(new_responder: Callable[[], Responder], config: Any = None) -> Scenario:
-    """A run whose model looks at what it is asked."""
+    """A run whose model looks at each request."""
     return responding(lambda bench: opencode(bench, config=config), new_responder)
 
 

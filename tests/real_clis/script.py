@@ -1,4 +1,4 @@
-"""What a scripted model answers, in words that belong to no vendor.
+"""What a scripted model answers, in vendor-neutral terms.
 
 A test lists replies; the wire modules turn each into the vendor's own bytes.
 """
@@ -16,8 +16,8 @@ from typing import Any
 class Usage:
     """Token counts of one model request; the four parts never overlap.
 
-    Vendors add them up differently (OpenAI and Gemini count cache reads as
-    input, OpenAI and Anthropic count reasoning as output): the wires do that.
+    Vendors add them up differently (OpenAI and Gemini count cache reads as input, OpenAI and Anthropic count reasoning
+    as output): the wire modules do that.
     """
 
     input: int = 10
@@ -31,9 +31,9 @@ class Usage:
 class ToolCall:
     """One tool call of the model.
 
-    `input` is the arguments; a string is sent as it is (free-form tools, or
-    arguments that are not valid JSON). `namespace` is Codex's group of MCP tools.
-    `item` is the vendor's own item, sent as it is instead (OpenAI's server-side tools).
+    `input` is the arguments; a string is sent as it is (free-form tools, or arguments that are not valid JSON).
+    `namespace` is Codex's group of MCP tools. `item` is the vendor's own item, which is sent as it is instead (OpenAI's
+    server-side tools).
     """
 
     name: str
@@ -50,7 +50,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Hold:
-    """Stop the stream here until the test sets `release`; `reached` tells it got here."""
+    """Stop the stream here until the test sets `release`; `reached` is set when the stream gets here."""
 
     release: threading.Event = field(default_factory=threading.Event)
     reached: threading.Event = field(default_factory=threading.Event)
@@ -67,8 +67,8 @@ class Delay:
 class Cut:
     """End the stream here, in the middle of the answer.
 
-    The connection drops, or (`clean`) the HTTP body ends as if all were said;
-    the CLIs treat the two differently.
+    The connection drops, or (`clean`) the HTTP body ends as if the answer were complete; the CLIs treat the two
+    differently.
     """
 
     clean: bool = False
@@ -76,7 +76,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class StreamError:
-    """The vendor's error event ends a stream that began with HTTP 200."""
+    """The vendor's error event ends a stream that started with HTTP 200."""
 
     message: str = "scripted stream error"
     kind: str = "overloaded_error"
@@ -90,10 +90,9 @@ Piece = str | Hold | Delay | Cut | StreamError
 class Turn:
     """One answer of the model: thinking, then text, then tool calls.
 
-    `text` and `thinking` are a string or a sequence of deltas, between which
-    Hold, Delay, Cut and StreamError may stand. `stop` is "end_turn", "tool_use",
-    "max_tokens" or "refusal"; left empty it follows from the tool calls. `cut` ends the
-    stream when all is said, before the event that says so (OpenAI Responses only).
+    `text` and `thinking` are a string or a sequence of deltas, with Hold, Delay, Cut and StreamError allowed between
+    them. `stop` is "end_turn", "tool_use", "max_tokens" or "refusal"; if empty, it follows from the tool calls. `cut`
+    ends the stream after the whole answer, but before the event that marks its end (OpenAI Responses only).
     """
 
     text: str | Sequence[Piece] = ()
@@ -106,7 +105,7 @@ class Turn:
 
     @property
     def stop_reason(self) -> str:
-        """Why the model stopped, also when the script does not say."""
+        """Why the model stopped, even if the script does not say."""
         return self.stop or ("tool_use" if self.tool_calls else "end_turn")
 
     def text_pieces(self) -> Iterator[Piece]:
@@ -135,7 +134,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class HttpError:
-    """The request fails with this status and a body of the vendor's shape.
+    """The request fails with this status and a body in the vendor's format.
 
     `details` are further fields of the error (OpenAI Responses only).
     """

@@ -1,4 +1,4 @@
-"""AcpRuntime with real agents that speak ACP: those that install without an account."""
+"""AcpRuntime with real agents that speak ACP: those that can be installed without an account."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Lab:
         return ToolCall(self.shell, {"command": command, **more})
 
     def script_call(self, call: ToolCall, prompt: str, then: str) -> None:
-        """One call, in answer to the request that has this prompt and offers tools. Agents have requests of their own:
-        some offer none, and some are about the turn before and come late."""
+        """Script one call, in answer to the request that has this prompt and offers tools. Agents also make their own
+        requests: some offer no tools, and some are about the previous turn and arrive late."""
         left = [Turn(tool_calls=[call])]
 
         def answer(request: ModelRequest) -> Turn:
@@ -78,7 +78,7 @@ provider = "lab"
 
 
 def environment(name: str, bench: Bench) -> dict[str, str]:
-    """What points the agent at the model server, beside what the bench has for the four CLIs."""
+    """What points the agent at the model server, in addition to what the bench has for the four CLIs."""
     url = bench.server.url
     if name == "qwen":
         settings = {"security": {"auth": {"selectedType": "openai"}}, "privacy": {"usageStatisticsEnabled": False}}
@@ -125,7 +125,7 @@ def test_an_agent_answers_turn_after_turn_in_one_process(lab: Lab) -> None:
         pid = session.pid
         two = session.run("second words")
         assert (two.text, session.pid) == ("Hello", pid)
-    # Some agents have a title made, by a request of its own.
+    # Some agents have a title made, with a separate request.
     both = ("first words", "second words")
     assert any(all(map(request.occurrences, both)) for request in lab.bench.server.requests)
 
@@ -133,7 +133,7 @@ def test_an_agent_answers_turn_after_turn_in_one_process(lab: Lab) -> None:
 def test_a_command_is_run_and_told(lab: Lab) -> None:
     with lab.runtime.open_session(**lab.fields(permission_mode="bypass")) as session:
         lab.bench.server.script([], then=Turn(text="First."))
-        assert session.run("first words").text == "First."  # With what else an agent asks for at its start.
+        assert session.run("first words").text == "First."  # Along with whatever else an agent asks for at its start.
         made = lab.shell_call("echo made > made; cat made")
         lab.script_call(made, prompt="make the file", then="Done.")
         result_events, result = finished(session.execute("make the file"))
@@ -144,7 +144,7 @@ def test_a_command_is_run_and_told(lab: Lab) -> None:
     assert (result.text, (lab.bench.workdir / "made").exists()) == ("Done.", True)
 
 
-# Goose is known to hang at its next prompt; claude-agent-acp does not run the command it is scripted to.
+# Goose is known to hang at its next prompt; claude-agent-acp does not run the scripted command.
 @pytest.mark.parametrize("lab", ["opencode", "qwen", "codex-acp", "vibe-acp"], indirect=True)
 def test_an_abort_ends_the_command_and_keeps_the_session(lab: Lab) -> None:
     began = lab.bench.workdir / "began"
@@ -188,7 +188,7 @@ def test_usage_is_that_of_the_turn_also_after_the_session_was_taken_up(lab: Lab)
 
 @pytest.mark.parametrize("lab", ["opencode"], indirect=True)
 def test_a_path_at_the_beginning_reaches_the_model(lab: Lab) -> None:
-    """OpenCode takes it for a command that it does not know, and ends the turn."""
+    """OpenCode takes it for an unknown command, and ends the turn."""
     lab.bench.server.script([], then=Turn(text="Read."))
     with lab.runtime.open_session(**lab.fields()) as session:
         assert done(session.execute("/etc/passwd is a file")).text == "Read."

@@ -1,4 +1,4 @@
-"""What no suite of one CLI shows: a hung model and `close()` on all four, and sub-agents of Gemini CLI and Codex."""
+"""What no single CLI's suite shows: a hung model and `close()` on all four, and sub-agents of Gemini CLI and Codex."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.real_clis.bench import Bench
 from tests.real_clis.clis import RealCli
 from tests.real_clis.script import Hang
 
-GONE_WITHIN = 3.0  # Seconds until nothing of a run may be left.
+GONE_WITHIN = 3.0  # Seconds within which everything that a run started must be gone.
 
 
 @pytest.mark.parametrize("after_headers", [False, True], ids=["silent", "open_stream"])
@@ -66,7 +66,7 @@ def test_a_sub_agent_of_gemini_is_one_call_and_its_words_are_not_the_answer(cli_
     assert [event.text for event in of(events, AgentTextEvent)] == ["Outer answer."]
     assert [event.tool_name for event in of(events, AgentToolUseEvent)] == ["invoke_agent"]
     assert [event.is_error for event in of(events, AgentToolResultEvent)] == [False]
-    assert result.usage == AgentUsage(30, 15)  # Its own two requests and the one of the sub-agent.
+    assert result.usage == AgentUsage(30, 15)  # Two requests of its own and one of the sub-agent.
 
 
 def of(events: list[AgentEvent], kind: type[AgentEvent]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The bench itself: raw runs of the real CLIs, and what the bench promises its users."""
+"""The bench itself: raw runs of the real CLIs, and what the bench promises to its users."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.real_clis.script import (
     long_text,
 )
 
-# An address that is documented never to be routed.
+# An address that is documented as never routed.
 OUTSIDE = ("192.0.2.1", 80)
 NASTY_PROMPT = "--help \"quoted\" 'single' $HOME `id`\n\ttab\r\nemoji \U0001f469\u200d\U0001f4bb end \n"
 
@@ -84,7 +84,7 @@ def test_an_http_400_surfaces(cli_bench: Bench, cli: RealCli) -> None:
     run = cli_bench.run(cli, "hello")
     assert run.returncode != 0
     assert b"the scripted complaint" in run.stdout
-    # Claude 2.1.326 asks several times, each time for less; the others take the answer as it is.
+    # Claude 2.1.326 asks several times, each time for less; the others accept the first answer.
     assert (len(cli_bench.server.requests) == 1) == (cli.name != "claude")
 
 
@@ -319,7 +319,7 @@ RESPONSES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole HTTP answer."""
+    """A complete HTTP answer."""
 
     status: int
     headers: Mapping[str, str]
@@ -327,14 +327,14 @@ class Answer:
 
 
 def post(server: ModelServer, path: str, body: dict[str, Any]) -> Answer:
-    """One request, and its answer to the end."""
+    """One request, and its complete answer."""
     with posted(server, path, body) as connection, connection.getresponse() as response:
         return Answer(response.status, dict(response.headers), response.read())
 
 
 @contextlib.contextmanager
 def posted(server: ModelServer, path: str, body: dict[str, Any]) -> Iterator[http.client.HTTPConnection]:
-    """A request that has been sent and not yet answered."""
+    """A request that has been sent but not yet answered."""
     port = int(server.url.rsplit(":", 1)[1])
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
         connection.request("POST", path, json.dumps(body))

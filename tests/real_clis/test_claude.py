@@ -32,11 +32,11 @@ from tests.real_clis.model_server import ModelRequest
 from tests.real_clis.scenarios_claude import delegate, delegate_to_background, is_notified, leave_shells, shell
 from tests.real_clis.script import Cut, Delay, Hang, Hold, HttpError, ToolCall, Turn, Usage, in_pieces, long_text
 
-FEW_RETRIES = {"CLAUDE_CODE_MAX_RETRIES": "1"}  # By default ten, for three minutes.
+FEW_RETRIES = {"CLAUDE_CODE_MAX_RETRIES": "1"}  # The default is ten, which take three minutes.
 ALLOW_SHELL = ("--allowedTools=Bash",)
-GONE_WITHIN = 3.0  # Seconds until nothing of a run may be left.
+GONE_WITHIN = 3.0  # Seconds within which everything that a run started must be gone.
 WARNING = "CLI_WARNING"
-# A white square; Claude passes on as it is what is small enough.
+# A white square; Claude passes small images on unchanged.
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEElEQVR4nGP4//8/AzYEAKWhD/F2p4mYAAAAAElFTkSuQmCC"
 )
@@ -44,7 +44,7 @@ PNG = base64.b64decode(
 
 @pytest.fixture
 def bench(cli_bench: Bench) -> Bench:
-    """Where Claude works: no git repository, a folder it has never seen."""
+    """Where Claude works: not a git repository, and a folder that it has never seen."""
     assert not (cli_bench.workdir / ".git").exists()
     return cli_bench
 
@@ -78,7 +78,7 @@ def test_an_answer_streams_while_the_model_still_speaks(bench: Bench) -> None:
             if isinstance(event, AgentTextEvent):
                 pieces.append(event.text)
                 if len(pieces) == 2:
-                    hold.release.set()  # Only now: these two were not kept back until the end.
+                    hold.release.set()  # Only now, which shows that these two were not held back until the end.
     assert pieces == ["Hel", "lo, ", "world"]
     result = events.result
     assert result is not None
@@ -88,7 +88,7 @@ def test_an_answer_streams_while_the_model_still_speaks(bench: Bench) -> None:
     (request,) = bench.server.requests
     assert request.model.startswith("claude-haiku-4-5")
     assert "Mind the \u00e9." in request.system
-    assert "Claude" in request.system.replace("Mind the \u00e9.", "")  # Added to Claude's own, not instead of it.
+    assert "Claude" in request.system.replace("Mind the \u00e9.", "")  # Added to Claude's own, not replacing it.
 
 
 def test_thinking_and_parallel_tools_that_work_and_fail(bench: Bench) -> None:
@@ -123,7 +123,7 @@ def test_the_answer_after_a_cut_stream_reaches_the_consumer(bench: Bench) -> Non
     retry, cut_off = of(events, AgentErrorEvent)
     assert (retry.code, cut_off.code) == (WARNING, WARNING)
     assert "the text so far is not part of the answer" in cut_off.message
-    assert result.usage == AgentUsage(33 + 10, 11 + 1)  # 2.1.326 counts the request that was cut, too.
+    assert result.usage == AgentUsage(33 + 10, 11 + 1)  # 2.1.326 also counts the request that was cut off.
 
 
 def test_an_answer_of_two_megabytes_arrives_whole_at_a_consumer_that_pauses(bench: Bench) -> None:
@@ -131,10 +131,10 @@ def test_an_answer_of_two_megabytes_arrives_whole_at_a_consumer_that_pauses(benc
     bench.server.script([Turn(text=in_pieces(answer, 20_000))])
     events = ClaudeCliRuntime().execute("hello", working_directory=bench.workdir)
     first = next(events)
-    # Claude says all it has to say, and exits, while nobody reads.
+    # Claude writes everything it has to say, and exits, while nobody reads.
     assert wait_until(lambda: not bench.processes())
     told, result = finished(itertools.chain([first], events))
-    assert len(of(told, AgentTextEvent)) >= 100  # In the pieces in which the model gave it.
+    assert len(of(told, AgentTextEvent)) >= 100  # In the pieces in which the model produced it.
     assert result.text == answer
     assert result.ok
 
@@ -154,7 +154,7 @@ def test_two_parallel_sub_agents_are_kept_apart(bench: Bench) -> None:
 
 
 def said(events: list[AgentEvent]) -> list[str]:
-    """The texts, without the blank lines between one turn and the next."""
+    """The texts, without the blank lines between turns."""
     return [words for event in of(events, AgentTextEvent) if (words := event.text.strip("\n"))]
 
 
@@ -168,7 +168,8 @@ def test_turns_that_background_agents_begin_are_part_of_the_run(bench: Bench) ->
 
 
 def test_a_sub_agent_that_claude_itself_puts_into_the_background_is_waited_for(bench: Bench) -> None:
-    """Since 2.1.252 that is where all go unless the model says otherwise: the run has two turns, and two results."""
+    """Since 2.1.252 all sub-agents are started there unless the model says otherwise: the run has two turns and two
+    results."""
 
     def respond(request: ModelRequest) -> Turn:
         if request.prompt == "the inner task":
@@ -185,7 +186,7 @@ def test_a_sub_agent_that_claude_itself_puts_into_the_background_is_waited_for(b
     bench.server.respond(respond)
     events, result = run(bench, extra_args=ALLOW_SHELL)
     results = {event.tool_id: event.output for event in of(events, AgentToolResultEvent)}
-    assert "launched" in results["toolu_agent"]  # It did not wait for the agent there.
+    assert "launched" in results["toolu_agent"]  # The call did not wait for the agent.
     assert results["toolu_inner"] == "slept"
     assert (result.ok, result.exit_code) == (True, 0)
     assert said(events) == ["I have sent one.", "It is done."]
@@ -194,7 +195,8 @@ def test_a_sub_agent_that_claude_itself_puts_into_the_background_is_waited_for(b
 
 
 def test_the_turn_after_a_background_shell_is_part_of_the_run_and_no_shell_outlives_it(bench: Bench) -> None:
-    """2.1.326 would wait for the other shell, and so for ever for a server: it is ended 7 s after its last word."""
+    """2.1.326 would wait for the other shell, and so for ever if that is a server: it is ended 7 s after its last
+    word."""
     bench.server.respond(leave_shells)
     events, result = run(bench, extra_args=ALLOW_SHELL)
     assert (result.ok, codes(events)) == (True, [])
@@ -205,7 +207,7 @@ def test_the_turn_after_a_background_shell_is_part_of_the_run_and_no_shell_outli
 def test_a_background_shell_is_waited_for_as_long_as_linger_says(bench: Bench) -> None:
     bench.server.respond(leave_shells)
     events, result = run(bench, extra_args=ALLOW_SHELL, linger=60.0)
-    assert (result.ok, result.exit_code) == (True, 0)  # It ended by itself, was not ended.
+    assert (result.ok, result.exit_code) == (True, 0)  # It ended by itself; we did not end it.
     assert said(events) == ["Wait.", "Left running.", "Noted.", "Noted."]
 
 
@@ -215,7 +217,7 @@ def test_a_background_shell_is_waited_for_as_long_as_linger_says(bench: Bench) -
 def test_a_resumed_session_keeps_its_id_and_the_model_sees_the_earlier_turn(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As inside another Claude: a child session would not be stored, and could not be resumed.
+    # As inside another Claude, where a child session would not be stored, and could not be resumed.
     for name in ("CLAUDECODE", "CLAUDE_CODE_CHILD_SESSION"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("CLAUDE_CODE_SESSION_ID", "11111111-2222-4333-8444-555555555555")
@@ -229,7 +231,7 @@ def test_a_resumed_session_keeps_its_id_and_the_model_sees_the_earlier_turn(
     assert bench.server.requests[1].occurrences("/seven is my number") == 1
     assert conversation.assistant_texts == ("Noted.",)
     assert conversation.prompt == "what is it?"
-    assert second.usage == AgentUsage(20, 2)  # This run, not the conversation.
+    assert second.usage == AgentUsage(20, 2)  # Of this run, not of the conversation.
     assert second.total_cost_usd
     assert first.total_cost_usd
     assert second.total_cost_usd < first.total_cost_usd
@@ -267,7 +269,7 @@ def test_a_refused_connection_is_a_network_failure(bench: Bench) -> None:
 
 
 def test_a_run_that_failed_at_the_api_can_be_gone_on_with(bench: Bench) -> None:
-    # 2.1.326 asks several times after a 400, each time for less.
+    # After a 400, 2.1.326 asks several times, each time for less.
     bench.server.script([], then=HttpError(status=400))
     failed = run(bench)[1]
     assert failed.session_id
@@ -291,7 +293,7 @@ def test_a_flag_that_claude_does_not_know_is_a_config_error(bench: Bench) -> Non
 
 # --- the end, from outside ----------------------------------------------------------------------------------
 
-# A child of the shell tool, one of it in a session of its own, and the tool itself.
+# A child of the shell tool, a child in its own session, and the tool itself.
 SLEEPERS = shell("sh -c 'sleep 600 & setsid sleep 601 & sleep 602'", "toolu_sleep")
 
 
@@ -301,7 +303,7 @@ def hung_model(bench: Bench) -> Callable[[], bool]:
 
 
 def running_tool(bench: Bench) -> Callable[[], bool]:
-    # At SIGTERM Claude ends its tool, and would ask the model once more if that answered at once.
+    # At SIGTERM Claude ends its tool, and would ask the model once more if that answered immediately.
     bench.server.script([Turn(tool_calls=[SLEEPERS]), Hang()])
     return lambda: sum("sleep 60" in command for command in bench.processes().values()) >= 3
 
@@ -401,7 +403,7 @@ def test_an_image_reaches_the_model_and_the_prompt_beside_it_is_text(bench: Benc
     bench.server.script([Turn(text="A square.")])
     assert run(bench, "/what is this?", images=[image])[1].text == "A square."
     (request,) = bench.server.requests
-    # 2.1.326 says after it where it has put the image.
+    # 2.1.326 adds after it where it has put the image.
     assert [words for words in request.conversation.user_texts if not words.startswith("[Image: source:")][-1] == (
         "/what is this?"
     )
@@ -414,9 +416,9 @@ def test_an_image_reaches_the_model_and_the_prompt_beside_it_is_text(bench: Benc
 
 
 def try_to_write(bench: Bench, **fields: Any) -> tuple[set[str], AgentRunResult]:
-    """Let the model write with the file tool, the shell and a sub-agent's shell: what there was to see of it."""
+    """Let the model write with the file tool, the shell and a sub-agent's shell; returns the files it wrote."""
     (bench.workdir / "seen.txt").write_text("seen")
-    run_id = len(bench.server.requests)  # Claude drops the results of ids that a session has had before.
+    run_id = len(bench.server.requests)  # Claude drops the results of ids that a session has already used.
 
     def respond(request: Any) -> Turn:
         if request.prompt == "the inner task":
@@ -454,7 +456,7 @@ def test_read_only_holds_also_against_the_users_own_permissions(bench: Bench) ->
     settings = {"permissions": {"allow": ["Bash", "Write"], "defaultMode": "acceptEdits"}}
     (bench.home / ".claude").mkdir()
     (bench.home / ".claude" / "settings.json").write_text(json.dumps(settings))
-    assert try_to_write(bench)[0] == EVERYTHING  # "default" is what the user has set.
+    assert try_to_write(bench)[0] == EVERYTHING  # "default" is what the user has configured.
     for path in bench.workdir.glob("by_*"):
         path.unlink()
     written, result = try_to_write(bench, permission_mode="read-only")

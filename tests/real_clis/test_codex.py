@@ -31,7 +31,7 @@ from tests.real_clis.bench import Bench, refused_url
 from tests.real_clis.scenarios_codex import FEW_RETRIES, mcp_server, shell
 from tests.real_clis.script import Cut, Hang, HttpError, ToolCall, Turn, Usage, in_pieces, long_text
 
-GONE_WITHIN = 3.0  # Seconds until nothing of a run may be left.
+GONE_WITHIN = 3.0  # Seconds within which everything that a run started must be gone.
 UNKNOWN_THREAD = "01a1eb00-15c6-7ed1-bb4b-e9131945d2e9"
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -40,7 +40,7 @@ PNG = base64.b64decode(
 
 @pytest.fixture
 def bench(cli_bench: Bench) -> Bench:
-    """Where Codex works: no git repository, a folder it has never seen."""
+    """Where Codex works: not a git repository, and a folder that it has never seen."""
     assert not (cli_bench.workdir / ".git").exists()
     return cli_bench
 
@@ -52,7 +52,7 @@ def run(bench: Bench, prompt: str = "hello", **fields: Any) -> tuple[list[AgentE
 
 
 def after_requests(bench: Bench, count: int, action: Callable[[], None]) -> None:
-    """Do this in another thread when the model has been asked so many times."""
+    """Do this in another thread once the model has been asked this many times."""
 
     def wait_and_act() -> None:
         bench.server.wait_for_requests(count)
@@ -69,7 +69,7 @@ def of(events: list[AgentEvent], kind: type[AgentEvent]) -> list[Any]:
 
 
 def test_a_plain_answer_with_all_that_is_told_about_it(bench: Bench) -> None:
-    """Codex prints a message when it is whole, so there is one text event, however the model streams."""
+    """Codex prints a message once it is complete, so there is one text event, however the model streams."""
     turn = Turn(thinking="Let me see.", text=["Hel", "lo, ", "world"], usage=Usage(100, 7, 20, 0, 3))
     bench.server.script([turn])
     events, result = run(bench, model="gpt-6-sol", system_prompt='Say "hé" \\ \x7f 👩‍💻\nand no more.')
@@ -190,7 +190,7 @@ def test_a_run_that_was_aborted_can_be_resumed_and_is_not_counted_twice(bench: B
 
 
 class Stranger(CodexCliRuntime):
-    """A Codex that somebody else has started: it holds no session in our way."""
+    """A Codex that somebody else has started: it does not hold a session the way we do."""
 
     def session_store(self, params: AgentExecuteParams) -> str | None:
         return None
@@ -315,7 +315,7 @@ def test_images_are_shown_to_the_model_in_new_and_resumed_threads(bench: Bench) 
     first = run(bench, "look", images=images)[1]
     run(bench, "look again", images=images[:1], session_id=first.session_id)
     shown = [_images_in(request.body) for request in bench.server.requests]
-    assert shown == [2, 3]  # The second request has the first one's images too.
+    assert shown == [2, 3]  # The second request includes the first one's images.
     assert bench.server.received_prompts() == ["look", "look again"]
 
 
@@ -329,7 +329,7 @@ def _images_in(body: dict[str, Any]) -> int:
 
 @pytest.fixture
 def outside_folder() -> Iterator[Path]:
-    """A folder that is no workspace, and not below /tmp either, where the sandbox lets commands write."""
+    """A folder that is not a workspace, and is not below /tmp either, where the sandbox allows commands to write."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         yield Path(folder)
 
@@ -342,7 +342,7 @@ def outside_folder() -> Iterator[Path]:
 def test_what_a_permission_mode_lets_a_command_do(
     bench: Bench, outside_folder: Path, mode: Any, inside: bool, outside: bool, resumed: bool
 ) -> None:
-    """A thread does not remember its mode: each run gets the one it asks for."""
+    """A thread does not remember its mode: each run gets the mode it asks for."""
     session_id = None
     if resumed:
         bench.server.script([Turn(text="Yes.")])
@@ -415,7 +415,7 @@ def test_a_refused_connection_is_a_network_failure_when_nobody_wants_to_wait(ben
 
 
 def test_waiting_for_the_network_ends_with_the_timeout(bench: Bench) -> None:
-    """Codex would wait for ever, and says so at 0, 5 and 15 s."""
+    """Codex would wait for ever, and reports that at 0, 5 and 15 s."""
     bench.point_at(refused_url())
     events, result = run(bench, timeout=6.0, extra_args=FEW_RETRIES)
     assert codes(events)[-1] == errors.WATCHDOG_TIMEOUT

@@ -35,7 +35,7 @@ from tests.real_clis.script import Hang, Hold, HttpError, ToolCall, Turn, Usage,
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-GONE_WITHIN = 3.0  # Seconds for the CLI, its shell tool and what that started to be gone.
+GONE_WITHIN = 3.0  # Seconds within which the CLI, its shell tool and what the tool started must be gone.
 CANARY = "the-content-of-the-file"
 LEAVE_PLAN_MODE = [
     Turn(tool_calls=[ToolCall("write_file", {"file_path": "plan.md", "content": "# A plan\n"})]),
@@ -44,7 +44,7 @@ LEAVE_PLAN_MODE = [
 
 
 class Lab:
-    """The bench with our runtime: `run` answers with these replies and gives events and result."""
+    """The bench with our runtime: `run` scripts these replies and returns events and result."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -87,7 +87,7 @@ def test_an_answer_streams_piece_by_piece_without_the_thoughts(lab: Lab) -> None
     with lab.runtime.start("hi", **lab.params()) as run:
         assert next(run) == AgentTextEvent("Hel")
         assert hold.reached.is_set()
-        assert not hold.release.is_set()  # The first piece is here while the model still holds back the second.
+        assert not hold.release.is_set()  # The first piece has arrived while the model still holds back the second.
         hold.release.set()
         rest = list(run)
     assert rest[:-1] == [AgentTextEvent("lo")]
@@ -105,7 +105,7 @@ def test_a_long_answer_arrives_whole_at_a_consumer_that_lags(lab: Lab) -> None:
     lab.server.script([Turn(text=in_pieces(text, 50_000))])
     events = lab.runtime.execute("hi", **lab.params())
     first = next(events)
-    assert wait_until(lambda: not lab.bench.processes())  # It has said all and is gone before we read on.
+    assert wait_until(lambda: not lab.bench.processes())  # It has written everything and is gone before we read on.
     _, result = finished([first, *events])
     assert (result.ok, result.text == text) == (True, True)
 
@@ -139,7 +139,7 @@ def test_a_resumed_run_knows_the_earlier_turn_and_keeps_id_and_permissions(lab: 
     conversation = lab.server.requests[-1].conversation
     assert conversation.user_texts[-2:] == ("remember 42", "which?")
     assert "I will." in conversation.assistant_texts
-    assert [denial.tool for denial in second.permission_denials] == ["write_file"]  # Not what the first run had.
+    assert [denial.tool for denial in second.permission_denials] == ["write_file"]  # Not those of the first run.
     assert second.usage == AgentUsage(15, 6)
     third = lab.good(
         "now", Turn(tool_calls=[write]), Turn(text="ok"), session_id=first.session_id, permission_mode="accept-edits"
@@ -148,7 +148,7 @@ def test_a_resumed_run_knows_the_earlier_turn_and_keeps_id_and_permissions(lab: 
 
 
 def some_minutes_pass(lab: Lab) -> None:
-    """Gemini knows the minute of a session by the name of its file."""
+    """Gemini knows the minute of a session from the name of its file."""
     for path in lab.bench.home.glob(".gemini/tmp/*/chats/session-*"):
         minute = datetime.datetime.strptime(path.name[8:24], "%Y-%m-%dT%H-%M") - datetime.timedelta(minutes=5)
         path.rename(path.with_name(f"session-{minute:%Y-%m-%dT%H-%M}{path.name[24:]}"))
@@ -160,12 +160,12 @@ def sessions_begun(lab: Lab) -> list[str]:
 
 @pytest.mark.timeout(400)
 def test_ten_resumes_over_many_minutes_with_other_runs_between_lose_nothing(lab: Lab) -> None:
-    """Each resume of Gemini 0.61.0 leaves a stub behind, and the next start deletes the session for it."""
+    """Each resume with Gemini 0.61.0 leaves a stub behind, because of which the next start deletes the session."""
     session_id = lab.good("turn 0", Turn(text="answer 0")).session_id
     assert session_id is not None
     others = []
     for number in range(1, 11):
-        if number != 3:  # Once within the minute of the last turn.
+        if number != 3:  # Once within a minute of the last turn.
             some_minutes_pass(lab)
         result = lab.good(f"turn {number}", Turn(text=f"answer {number}"), session_id=session_id)
         assert result.session_id == session_id
@@ -231,7 +231,7 @@ def test_a_refused_connection_is_a_network_failure(lab: Lab) -> None:
 
 
 def test_retries_keep_a_run_alive_though_stdout_is_silent(lab: Lab) -> None:
-    """The pauses are 5 to 6 and 10 to 12 s long; only stderr tells of them."""
+    """The pauses are 5 to 6 and 10 to 12 s long; only stderr mentions them."""
     settings(lab.bench, general={"maxAttempts": 3})
     refusals = [HttpError(status=429, message="the scripted complaint", retry_after=4.0)] * 2
     events, result = lab.run("hi", *refusals, Turn(text="at last"), runtime=GeminiCliRuntime(timeout=14.0))
@@ -241,15 +241,15 @@ def test_retries_keep_a_run_alive_though_stdout_is_silent(lab: Lab) -> None:
 
 
 def test_a_prompt_too_long_for_the_model_is_no_silent_success(lab: Lab) -> None:
-    """Below what stdin takes, above what the model takes: the CLI does not even ask."""
+    """Small enough for stdin, but too large for the model: the CLI does not even ask it."""
     events, result = lab.run(long_text(5_500_000))
     assert lab.server.requests == []
-    assert not result.ok  # Which kind it is depends on how much of its output gets through the pipe.
+    assert not result.ok  # The kind depends on how much of its output gets through the pipe.
     assert only_error(events).message.startswith("gemini ended without ")
 
 
 def test_the_session_of_a_run_that_began_with_a_failure_cannot_be_resumed(lab: Lab) -> None:
-    """Why we do not give its id."""
+    """This is why we do not report its id."""
     run = lab.bench.run
     lab.server.script([HttpError(status=400)])
     failed = run(lab.cli, "hi")
@@ -283,7 +283,7 @@ def test_a_cli_that_somebody_else_ends_is_incomplete_and_its_session_goes_on(lab
 
 
 def hanging_tool(lab: Lab) -> Turn:
-    """A shell command that starts two more processes, one in a session of its own, and never ends."""
+    """A shell command that starts two more processes, one of them in its own session, and never ends."""
     started = lab.workdir / "started"
     return Turn(tool_calls=[lab.cli.shell_call(f"setsid sleep 300 & sleep 300 & touch {started}; wait")])
 
@@ -324,7 +324,7 @@ def test_a_hung_model_is_aborted_at_once(lab: Lab) -> None:
 def test_a_hung_model_is_given_up_by_the_watchdog(lab: Lab) -> None:
     events, result = lab.run("hi", Hang(after_headers=True), runtime=GeminiCliRuntime(timeout=8.0))
     assert (only_error(events).code, result.error_subtype) == (errors.WATCHDOG_TIMEOUT, "timeout")
-    assert len(lab.server.requests) == 1  # It was the model that was silent, not the start.
+    assert len(lab.server.requests) == 1  # The model was silent, not the start.
     assert wait_until(lambda: not lab.bench.processes(), GONE_WITHIN)
 
 
@@ -357,7 +357,7 @@ def test_a_model_cannot_talk_itself_into_yolo_mode_by_way_of_a_plan(mode: Any, l
 
 
 def test_without_our_policy_it_could(lab: Lab) -> None:
-    """The reason for the policy: if this fails, the CLI has been mended."""
+    """The reason for our policy: if this test fails, the CLI has been fixed."""
     run = Turn(tool_calls=[lab.cli.shell_call("touch ran")])
     lab.server.script([*LEAVE_PLAN_MODE, run, Turn(text="Well.")])
     argv = ["gemini", "--output-format=stream-json", "--approval-mode=plan", "--skip-trust", "-m", lab.cli.model]
@@ -399,7 +399,7 @@ def test_nasty_prompts_arrive_byte_for_byte(lab: Lab) -> None:
 
 
 def test_what_looks_like_syntax_reaches_the_model_and_does_nothing(lab: Lab) -> None:
-    """The space and the backslash are the price: the CLI has no other way to leave a prompt alone."""
+    """The space and the backslash are the price: the CLI has no other way to leave a prompt unchanged."""
     (lab.workdir / "notes.txt").write_text(CANARY)
     changed = {
         "/quit": " /quit",
@@ -442,7 +442,7 @@ def test_a_folder_nobody_has_trusted_is_refused_where_trust_is_left_to_the_cli(l
 
 
 def test_a_run_inside_another_gemini_works(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host is started by a shell tool of another gemini, whose environment it inherits."""
+    """The host is started by the shell tool of another gemini, whose environment it inherits."""
     dump = lab.workdir / "env"
     lab.good("go", Turn(tool_calls=[lab.cli.shell_call(f"env -0 > {dump}")]), Turn(text="ok"), permission_mode="bypass")
     inherited = dict(entry.split("=", 1) for entry in dump.read_text().split("\0") if "=" in entry)

@@ -25,13 +25,13 @@ from tests.real_clis.clis import ALL_CLIS, FAKE_KEY, RealCli
 from tests.real_clis.script import HttpError, Turn, Usage
 
 WAYS = [(name, way) for way in ("oneshot", "live") for name in ALL_CLIS]
-PRICE = Price(input=1_000_000, output=1_000_000)  # A dollar for each token.
-OWN_ACCOUNTS = {"claude": 0.00014, "opencode": 0.00006}  # What they say that a request costs.
-EACH = Usage(input=10, output=5)  # Of one request: 15 tokens.
+PRICE = Price(input=1_000_000, output=1_000_000)  # A dollar per token.
+OWN_ACCOUNTS = {"claude": 0.00014, "opencode": 0.00006}  # What they report as the cost of a request.
+EACH = Usage(input=10, output=5)  # Per request: 15 tokens.
 
 
 def endless(cli: RealCli) -> list[Turn]:
-    """A model that calls a tool each time it is asked."""
+    """A model that calls a tool every time it is asked."""
     return [Turn(text=f"({n}) ", tool_calls=[cli.shell_call(f"echo {n}")], usage=EACH) for n in range(1, 8)]
 
 
@@ -50,7 +50,7 @@ def runtime(cli: RealCli, **options: Any) -> CLIRuntimeBase:
 
 @contextmanager
 def opened(cli: RealCli, bench: Bench, way: str, **options: Any) -> Iterator[tuple[Verbs, dict[str, Any]]]:
-    """What has the verbs, and the fields for them: a runtime, or a live session."""
+    """Yields something with the verbs, and the fields for them: a runtime, or a live session."""
     given = fields(cli, bench)
     if way == "oneshot":
         yield runtime(cli, **options), given
@@ -69,7 +69,7 @@ def ended(verbs: Verbs, **given: Any) -> tuple[list[Any], AgentRunResult]:
 
 
 def check_goes_on(verbs: Verbs, way: str, bench: Bench, given: dict[str, Any]) -> None:
-    """A session survives its turn's limit, and its next turn has counts of its own."""
+    """A session survives its turn's limit, and its next turn starts its own counts."""
     if way == "live":
         bench.server.script([Turn(text="Still here.", usage=EACH)])
         result = verbs.run("And now?", max_turns=1, max_tokens=15, max_tool_calls=1, **given)
@@ -83,10 +83,10 @@ def test_a_run_is_ended_when_the_model_has_been_asked_often_enough(name: str, wa
     with opened(cli, cli_bench, way) as (verbs, given):
         _, result = ended(verbs, max_turns=2, **given)
         assert result.text.startswith("(1) (2) ")
-        # The third request may be on its way when the second is known to have called a tool.
+        # The third request may be on its way before the second is known to have called a tool.
         assert len(cli_bench.server.requests) in (2, 3)
         assert result.usage is not None
-        # 11: of a third that was cut, the API has told the 1 with which each message begins.
+        # 11: for a third message that was cut off, the API has reported the 1 with which each message starts.
         assert result.usage.output_tokens in (5, 10, 11, 15)
         check_goes_on(verbs, way, cli_bench, given)
 
@@ -200,19 +200,19 @@ HOUR = 3600
 
 
 def claudes_limit(ends_at: int) -> HttpError:
-    """Of a subscription."""
+    """The limit of a subscription."""
     told = {"status": "rejected", "reset": f"{ends_at}", "representative-claim": "five_hour"}
     headers = {f"anthropic-ratelimit-unified-{name}": value for name, value in told.items()}
     return HttpError(status=429, message="the account's limit", headers=headers)
 
 
 def codexs_limit(ends_at: int) -> HttpError:
-    """Of a ChatGPT plan."""
+    """The limit of a ChatGPT plan."""
     return HttpError(status=429, kind="usage_limit_reached", details={"plan_type": "pro", "resets_at": ends_at})
 
 
 def geminis_limit(ends_at: int) -> HttpError:
-    """Of a key. Gemini asks again by itself if it is over soon."""
+    """The limit of a key. Gemini itself asks again if the limit ends soon."""
     return HttpError(status=429, message="the key's limit", retry_after=ends_at - time.time() - 30)
 
 
@@ -235,5 +235,5 @@ def test_a_usage_limit_tells_when_it_ends(name: str, way: str, cli_bench: Bench)
     result = verbs.run("Go.", check=False, **{**given, "env": {**given["env"], **env}})
     assert (result.ok, result.error_subtype) == (False, "rate_limit")
     assert result.retry_after is not None
-    # Codex tells the minute.
+    # Codex reports only the minute.
     assert ends_at - time.time() - 60 <= result.retry_after <= ends_at - began

@@ -1,5 +1,5 @@
-"""What live sessions promise on every CLI that has them, one test for all. (What one CLI does differently is tested in
-its own file.)"""
+"""What live sessions promise on every CLI that has them, tested once for all of them. (What is different on one CLI is
+tested in that CLI's file.)"""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tests.real_clis.bench import Bench, refused_url
 from tests.real_clis.live_clis import LIVE_CLIS, LiveCli
 from tests.real_clis.script import Cut, Delay, Drop, Hang, Hold, Reply, StreamError, Turn, Usage, in_pieces, long_text
 
-pytestmark = pytest.mark.timeout(300)  # On a busy machine a start of OpenCode takes 15 s, and of sixteen 100.
+pytestmark = pytest.mark.timeout(300)  # On a busy machine a start of OpenCode takes 15 s, and sixteen take 100 s.
 
 SESSIONS_AT_ONCE = 16
 UNICODE = 'é \U0001f980 \u2028 \u0000\x1b[31m \ufeff \r\n\t \'"\\ </s> {"type": "result"}'
@@ -56,7 +56,7 @@ UNICODE = 'é \U0001f980 \u2028 \u0000\x1b[31m \ufeff \r\n\t \'"\\ </s> {"type":
 
 @pytest.fixture
 def bench(cli_bench: Bench, live: LiveCli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """Where the CLI works: no git repository, a folder it has never seen. None of our files may be left."""
+    """Where the CLI works: not a git repository, and a folder that it has never seen. None of our files may remain."""
     for name, value in live.env.items():
         monkeypatch.setenv(name, value)
     live.prepare(cli_bench)
@@ -65,7 +65,7 @@ def bench(cli_bench: Bench, live: LiveCli, monkeypatch: pytest.MonkeyPatch) -> I
     assert [path for path in left if not path.endswith("-sessions")] == []  # A folder that killed hosts leave.
 
 
-# A session of OpenCode takes so long to start that its cases would take as long as all others together.
+# Sessions of OpenCode start so slowly that its cases would take as long as all others together.
 @pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name == "opencode")) for name in LIVE_CLIS])
 def live(request: pytest.FixtureRequest) -> LiveCli:
     """Each CLI with live sessions in turn."""
@@ -84,7 +84,7 @@ def of(events: Iterable[AgentEvent], kind: type[Any]) -> list[Any]:
 
 
 def made_by(request: PermissionRequest) -> str:
-    """Which file the command that is asked about would touch. (Not all CLIs keep the ids that the model gave.)"""
+    """Which file the command in question would touch. (Not all CLIs keep the ids that the model gave.)"""
     found = re.search(r"touch (?:[^\s\"']*/)?(\w+)", json.dumps(dict(request.input)))
     assert found is not None
     return found[1]
@@ -105,7 +105,7 @@ def sleeping(bench: Bench, seconds: int) -> bool:
 
 @contextlib.contextmanager
 def in_a_thread(*work: Callable[[], object]) -> Iterator[None]:
-    """Have these done one after the other, meanwhile."""
+    """Run these one after another in the meantime."""
     thread = threading.Thread(target=lambda: [one() for one in work])
     thread.start()
     try:
@@ -127,7 +127,7 @@ def test_words_arrive_while_the_model_speaks_and_are_the_result(
         for event in run:
             if isinstance(event, AgentTextEvent):
                 heard.append(event.text)
-                hold.release.set()  # So the first words came before the others were said.
+                hold.release.set()  # So the first words arrived before the others were said.
     assert run.result is not None
     assert run.result.ok
     assert heard[0] == "One "
@@ -231,7 +231,7 @@ def test_a_prompt_that_would_break_the_protocol_is_refused_in_the_call_or_harmle
 
 
 def asks_about(live: LiveCli, bench: Bench, *names: str) -> list[Path]:
-    """Have the model touch these files, in a turn each."""
+    """Make the model touch these files, one per turn."""
     files = [bench.workdir / name for name in names]
     replies: list[Reply] = []
     for file in files:
@@ -263,7 +263,7 @@ def test_a_yes_a_no_and_an_exception_are_a_yes_and_two_noes(live: LiveCli, bench
     assert refused == [[], *([request.tool_id] for request in asked[1:])]
     assert results[1].permission_denials[0].reason == "Not that."
     assert {request.session_id for request in asked} == {session.session_id}
-    assert (b"Not that." in bench.server.requests[3].raw) is live.takes_reasons  # The model knows why.
+    assert (b"Not that." in bench.server.requests[3].raw) is live.takes_reasons  # The model learns why.
 
 
 def test_a_remembered_yes_is_for_this_command_and_this_session(live: LiveCli, bench: Bench) -> None:
@@ -303,7 +303,7 @@ def test_an_approval_may_take_longer_than_the_silence_that_ends_a_turn(live: Liv
     (file,) = asks_about(live, bench, "late")
 
     def approve(request: PermissionRequest) -> bool:
-        time.sleep(16.0)  # It is about the clock that would run out meanwhile.
+        time.sleep(16.0)  # This is about the clock that would run out in the meantime.
         return True
 
     with live.runtime(timeout=15.0).open_session(working_directory=bench.workdir, approve=approve) as session:
@@ -569,7 +569,7 @@ def test_a_second_turn_meanwhile_is_refused_in_the_call(live: LiveCli, bench: Be
             session.warm()
         hold.release.set()
     assert results[0].text == "One."
-    with ThreadPoolExecutor(1) as pool:  # Any thread may have the next turn.
+    with ThreadPoolExecutor(1) as pool:  # Any thread may run the next turn.
         assert pool.submit(session.run, "third words").result().text == "Two."
 
 
@@ -648,7 +648,7 @@ def test_an_api_error_fails_its_turn_with_its_cause_and_the_next_turn_works(
     ids=["dropped", "cut", "no_answer", "error_in_stream"],
 )
 def test_a_stream_that_breaks_is_asked_for_again(live: LiveCli, bench: Bench, broken: Reply) -> None:
-    """Each CLI does that by itself; words that were taken back are marked."""
+    """Each CLI does that by itself; text that was taken back is marked."""
     bench.server.script([broken], then=Turn(text="Half an answer."))
     with live.runtime().open_session(**there(bench, live.few_retries)) as session:
         events, result = finished(session.execute("first words"))
@@ -689,7 +689,7 @@ def test_a_model_that_hangs_is_noticed_and_the_conversation_goes_on(
 
 def test_a_refused_connection_fails_the_turn(live: LiveCli, bench: Bench) -> None:
     bench.point_at(refused_url())
-    live.prepare(bench)  # Its settings are new.
+    live.prepare(bench)  # Its settings have changed.
     runtime = live.runtime(timeout=100.0, **live.gives_up)
     with runtime.open_session(**there(bench, live.few_retries)) as session:
         result = done(session.execute("first words"))
@@ -821,7 +821,7 @@ def test_there_is_one_writer_and_both_modes_take_up_each_others_conversations(li
 def test_sixteen_sessions_at_once_mix_nothing(live: LiveCli, bench: Bench) -> None:
     bench.server.respond(lambda request: Turn(text=in_pieces(f"re: {request.prompt}", 2)))
     runtime = live.runtime()
-    runtime.run("make the database", working_directory=bench.workdir)  # OpenCode's first start is alone with it.
+    runtime.run("make the database", working_directory=bench.workdir)  # OpenCode's first start needs it to itself.
 
     def talk(number: int) -> list[str]:
         folder = bench.workdir / str(number)
@@ -865,7 +865,7 @@ def test_python_functions_and_mcp_servers_are_tools_in_every_turn_and_gone_after
 
 
 def test_a_recorded_session_is_played_again(live: LiveCli, bench: Bench, tmp_path: Path) -> None:
-    """With a yes, a no and a process that was killed. In a replay nothing is known of folder and servers."""
+    """With a yes, a no and a process that was killed. A replay knows nothing of folder and servers."""
     asks_about(live, bench, "yes", "no")
 
     def taped(session: AgentSession, prompt: str) -> list[AgentEvent]:

@@ -29,7 +29,7 @@ from tests.real_clis.script import Hang, Hold, HttpError, ToolCall, Turn, Usage
 
 @pytest.fixture
 def bench(cli_bench: Bench) -> Bench:
-    """Where Claude works: no git repository, a folder it has never seen."""
+    """Where Claude works: not a git repository, and a folder that it has never seen."""
     return cli_bench
 
 
@@ -169,7 +169,7 @@ def test_words_that_come_while_it_works_are_answered_in_the_same_run(bench: Benc
         with session.start("first words") as run:
             for event in run:
                 if event.type == "text" and event.text == "One":
-                    run.steer("more words")  # No tool follows: Claude answers them in a turn of its own.
+                    run.steer("more words")  # No tool follows, so Claude answers them in a separate turn.
                     hold.release.set()
         assert run.result is not None
         assert (run.result.ok, run.result.text) == (True, "One.\n\nTwo.")
@@ -177,7 +177,7 @@ def test_words_that_come_while_it_works_are_answered_in_the_same_run(bench: Benc
         with session.start("second words") as run:
             for event in run:
                 if event.type == "tool_use":
-                    run.steer("even more words")  # A tool follows: they become part of the turn.
+                    run.steer("even more words")  # A tool follows, so they become part of the turn.
                     gate.touch()
         assert run.result is not None
         assert (run.result.ok, run.result.text) == (True, "Three.")

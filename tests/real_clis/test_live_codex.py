@@ -33,12 +33,12 @@ NEEDS_MORE = {"sandbox_permissions": "require_escalated", "justification": "it h
 
 @pytest.fixture
 def bench(cli_bench: Bench) -> Bench:
-    """Where Codex works: no git repository, a folder it has never seen."""
+    """Where Codex works: not a git repository, and a folder that it has never seen."""
     return cli_bench
 
 
 def asking(command: str, call_id: str) -> ToolCall:
-    """A shell command that its sandbox would not let through."""
+    """A shell command that the sandbox would block."""
     return ToolCall("exec_command", {"cmd": command, **NEEDS_MORE}, call_id)
 
 
@@ -88,7 +88,7 @@ def test_a_tool_call_is_made_or_not_as_approve_says(bench: Bench) -> None:
         assert (result.is_error, denied.ok, files["no"].exists()) == (True, True, False)
         (denial,) = denied.permission_denials
         assert (denial.tool, denial.reason, denial.tool_id) == ("command_execution", "Not this one.", "call_no")
-        assert b"Not this one." in bench.server.requests[3].raw  # The model knows why.
+        assert b"Not this one." in bench.server.requests[3].raw  # The model learns why.
         events, changed = finished(session.execute("last"))
         assert (codes(events), files["other"].exists()) == (["CLI_WARNING"], False)
         assert [denial.tool_id for denial in changed.permission_denials] == ["call_other"]

@@ -1,4 +1,4 @@
-"""Live sessions on the real Gemini CLI, by ACP."""
+"""Live sessions on the real Gemini CLI, over ACP."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.real_clis.script import Cut, Hang, Hold, HttpError, Turn, Usage
 
 @pytest.fixture
 def bench(cli_bench: Bench) -> Bench:
-    """Where Gemini works: no git repository, a folder it has never seen."""
+    """Where Gemini works: not a git repository, and a folder that it has never seen."""
     return cli_bench
 
 
@@ -211,7 +211,7 @@ def test_an_interrupt_ends_text_tools_hangs_and_open_approvals_and_keeps_the_pro
 
 
 def test_one_shot_runs_and_sessions_take_up_each_others_conversations_and_lose_nothing(bench: Bench) -> None:
-    """Within one minute: `session/load` would reset the conversation, and the next start delete it."""
+    """Within one minute, `session/load` would reset the conversation, and the next start would delete it."""
     words = ["One.", "Two.", "Three.", "Other.", "Four."]
     bench.server.script([Turn(text=word, usage=Usage(10, 5)) for word in words])
     runtime = GeminiCliRuntime()
@@ -245,7 +245,7 @@ def test_a_killed_process_is_replaced_by_one_that_knows_the_conversation(bench: 
 
 
 def test_words_for_a_running_turn_need_an_interrupt_and_are_answered_in_the_same_run(bench: Bench) -> None:
-    """A cancelled turn vanishes from Gemini's history: the first words are said again."""
+    """A cancelled turn vanishes from Gemini's history, so the first words are sent again."""
     hold = Hold()
     bench.server.script([Turn(text=["One", hold, "."]), Turn(text="Two.")])
     with GeminiCliRuntime().open_session(working_directory=bench.workdir) as session:
@@ -303,7 +303,7 @@ def test_trap_an_empty_and_a_cut_answer_are_no_success_though_the_cli_says_end_t
 
 
 def test_the_model_and_the_permission_mode_change_between_turns(bench: Bench) -> None:
-    """And the notice of the new mode, which Gemini sends as an answer, is not one."""
+    """And the notice of the new mode, which Gemini sends as an answer, is not treated as one."""
     written = bench.workdir / "written"
     call = bench.gemini.write_file_call(written, "x")
     bench.server.script(

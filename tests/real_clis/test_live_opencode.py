@@ -56,7 +56,7 @@ def tool_results(events: Iterable[AgentEvent]) -> list[AgentToolResultEvent]:
 
 @pytest.fixture
 def bench(cli_bench: Bench) -> Bench:
-    """Where OpenCode works: no git repository, a folder it has never seen."""
+    """Where OpenCode works: not a git repository, and a folder that it has never seen."""
     return cli_bench
 
 
@@ -93,7 +93,7 @@ def test_the_second_turn_is_served_by_the_same_process_which_knows_the_first(ben
     requests = bench.server.requests
     assert requests[1].occurrences("first words") == 1
     assert [b"zebra" in request.raw for request in requests] == [True, True, True]
-    assert bench.server.side_requests == []  # No request for a title: it would be in no usage.
+    assert bench.server.side_requests == []  # No request for a title: it would not be counted in any usage.
     assert session.pid is None
 
 
@@ -123,7 +123,7 @@ def test_a_tool_call_is_made_or_not_as_approve_says(bench: Bench) -> None:
         assert (result.is_error, denied.ok, denied.text, files["no"].exists()) == (True, True, "Told no.", False)
         (denial,) = denied.permission_denials
         assert (denial.tool, denial.reason, denial.tool_id) == ("bash", "Not this one.", "call_no")
-        assert b"Not this one." in bench.server.requests[3].raw  # The model knows why.
+        assert b"Not this one." in bench.server.requests[3].raw  # The model learns why.
         events, changed = finished(session.execute("last"))
         assert (codes(events), files["other"].exists()) == (["CLI_WARNING"], False)
         assert [denial.tool_id for denial in changed.permission_denials] == ["call_other"]
@@ -141,7 +141,7 @@ def test_of_calls_made_together_each_is_decided_by_itself_and_the_model_hears_wh
         return request.tool_id != "call_a" or Deny("Never that one.")
 
     with OpenCodeCliRuntime().open_session(working_directory=bench.workdir, approve=approve) as session:
-        # OpenCode takes a refusal for one of all that is open.
+        # OpenCode treats a refusal as one of all open calls.
         result = session.run("first")
         assert (result.text, [file.exists() for file in made]) == ("One.", [False, True, True])
         assert [denial.tool_id for denial in result.permission_denials] == ["call_a"]
@@ -158,7 +158,7 @@ def test_of_calls_made_together_each_is_decided_by_itself_and_the_model_hears_wh
 
 
 def test_a_no_leaves_a_call_alone_whose_request_comes_later_and_the_model_has_the_last_word(bench: Bench) -> None:
-    """The first command of a process is asked about a second after an edit, and a refusal takes all open calls."""
+    """The first command of a process is asked about a second after an edit, and a refusal applies to all open calls."""
     shell = bench.opencode.shell_call(f"touch {bench.workdir / 'made'}", "call_shell")
     edit = bench.opencode.write_file_call(bench.workdir / "edited", "x", "call_edit")
     bench.server.script([Turn(tool_calls=[edit, shell]), Turn(text="Done.")])
@@ -272,7 +272,7 @@ def test_the_model_and_the_permission_mode_change_between_turns(bench: Bench) ->
         session.set_permission_mode("bypass")
         session.run("write")
         assert session.pid == pid
-        session.set_permission_mode("read-only")  # Tools are taken away, which takes another process.
+        session.set_permission_mode("read-only")  # Tools are removed, which requires another process.
         session.run("write")
         assert session.pid != pid
         assert (asked, [file.exists() for file in files]) == (["call_0"], [False, True, True, False])
@@ -284,7 +284,7 @@ def test_the_model_and_the_permission_mode_change_between_turns(bench: Bench) ->
         for _ in range(2):
             events, result = finished(session.execute("who are you?"))
             assert (result.error_subtype, "no-such-model" in str(events[-1])) == ("config", True)
-        session.set_model(None)  # OpenCode would keep to the one that does not exist.
+        session.set_model(None)  # OpenCode would keep the one that does not exist.
         assert session.run("who are you?").text == "Hm."
     assert bench.server.requests[-1].model == "scripted"
 
@@ -480,7 +480,7 @@ def test_an_answer_that_is_cut_off_again_and_again_is_given_up(bench: Bench) -> 
     with OpenCodeCliRuntime().open_session(working_directory=bench.workdir) as session:
         events, result = finished(session.execute("hello"))
         assert (result.error_subtype, codes(events)) == ("network", ["CLI_WARNING", "APIError"])
-        assert len(bench.server.requests) <= 4  # OpenCode alone would make a hundred in twenty seconds.
+        assert len(bench.server.requests) <= 4  # OpenCode by itself would make a hundred in twenty seconds.
         bench.server.script([], then=Turn(text="Whole."))
         assert session.run("again").text == "Whole."
 
@@ -489,7 +489,7 @@ def test_a_hung_model_is_noticed_though_the_server_is_alive(bench: Bench) -> Non
     bench.server.script([Turn(text="One."), Hang(after_headers=True)])
     with OpenCodeCliRuntime(timeout=15.0).open_session(working_directory=bench.workdir) as session:
         session.run("first words")
-        events, result = finished(session.execute("second words"))  # Its heartbeats come every ten seconds.
+        events, result = finished(session.execute("second words"))  # Its heartbeats arrive every ten seconds.
         assert (codes(events), result.error_subtype) == (["WATCHDOG_TIMEOUT"], "timeout")
         bench.server.script([Turn(text="Three.")])
         assert session.run("third words").text == "Three."
@@ -652,7 +652,7 @@ def test_an_image_is_shown_to_the_model(bench: Bench) -> None:
 
 
 def test_nobody_else_can_talk_to_the_server(bench: Bench) -> None:
-    # A user's configuration may have it listen to the whole network, on a port that everybody knows.
+    # A user's configuration may make it listen to the whole network, on a well-known port.
     settings = {"OPENCODE_CONFIG_CONTENT": json.dumps({"server": {"hostname": "0.0.0.0", "port": 5555, "mdns": True}})}
     bench.server.script([Turn(text="Hello.")])
     with OpenCodeCliRuntime().open_session(working_directory=bench.workdir, env=settings) as session:

@@ -30,7 +30,7 @@ from tests.real_clis.clis import RealCli
 from tests.real_clis.mcp_server import HttpMcpServer
 from tests.real_clis.script import Hang, Turn
 
-# Everything that a config format, a shell or a variable expansion might take for its own.
+# Everything that a config format, a shell or a variable expansion might interpret.
 NASTY = "s3cr3t \"quoted\" 'single' \\back $HOME ${HOME} {env:HOME} {file:/etc/hostname} %PATH% ünïcødé 🎉 #;=[]{}"
 SECRET = "the-secret-that-nobody-may-see-4711"
 
@@ -100,7 +100,7 @@ def config_files(bench: Bench, cli: RealCli) -> dict[str, bytes]:
 
 @pytest.fixture
 def nothing_left(cli: RealCli, cli_bench: Bench) -> Iterator[None]:
-    """The project and the user's configuration are afterwards what they were before."""
+    """Afterwards, the project and the user's configuration must be what they were before."""
     project, config = everything_in(cli_bench.workdir), config_files(cli_bench, cli)
     yield
     assert without_cli_s_own(everything_in(cli_bench.workdir)) == project
@@ -110,7 +110,7 @@ def nothing_left(cli: RealCli, cli_bench: Bench) -> Iterator[None]:
 
 
 def without_cli_s_own(files: dict[str, Any]) -> dict[str, Any]:
-    """OpenCode puts these into a project's .opencode folder by itself."""
+    """OpenCode itself puts these into a project's .opencode folder."""
     own = (".opencode/.gitignore", ".opencode/node_modules", ".opencode/package.json", ".opencode/bun.lock")
     return {name: value for name, value in files.items() if not name.startswith(own)}
 
@@ -143,9 +143,9 @@ def test_a_server_that_is_slow_to_start_is_there_in_the_first_request(cli: RealC
 
 
 def is_offered(bench: Bench, server: str, tool: str) -> bool:
-    """Whether the model could know of a tool in the very first request."""
+    """Whether the model could know about a tool in the very first request."""
     offered = bench.server.requests[0].tools
-    # Codex keeps MCP tools behind a search tool of the vendor's where the model has one, and cannot be told otherwise.
+    # Codex keeps MCP tools behind the vendor's search tool if the model has one, and this cannot be turned off.
     return "tool_search" in offered or any(server in name and name.endswith(tool) for name in offered)
 
 
@@ -168,7 +168,7 @@ def test_an_untrusted_server_is_left_to_the_cli_s_own_policy(cli: RealCli, cli_b
     cli_bench.server.respond(call_then_say_what_came(cli, "lab", "echo", {"text": "hi"}))
     events, _ = run(cli_bench, cli, {"lab": server(cli_bench, trust=False)})
     called = any("echo: hi" in output for output, _ in tool_results(events))
-    assert called == (cli.name == "opencode")  # OpenCode asks for no approval of MCP tools; the others refuse.
+    assert called == (cli.name == "opencode")  # OpenCode does not ask for approval of MCP tools; the others refuse.
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -192,7 +192,7 @@ def command_lines() -> str:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Path.rglob() raises if a folder goes while it looks; os.walk() passes over it."""
+    """Path.rglob() raises if a folder is removed while it looks; os.walk() skips it."""
     return [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
 
 
@@ -249,7 +249,7 @@ def test_eight_runs_at_once_in_one_folder_each_see_their_own_server(cli: RealCli
 
 
 def in_this_namespace(workers: int) -> ThreadPoolExecutor:
-    """Threads started here are in the test's network namespace, as the test itself is."""
+    """Threads started here are in the test's network namespace, like the test itself."""
     return ThreadPoolExecutor(workers)
 
 
@@ -344,7 +344,7 @@ def test_the_next_run_repairs_what_a_killed_host_left(cli: RealCli, cli_bench: B
     add_own_server(cli_bench, cli)
     project, before = everything_in(cli_bench.workdir), config_files(cli_bench, cli)
     cli_bench.server.script([Hang()])
-    # A server that takes its time keeps the CLI from having read all of its configuration.
+    # A server that is slow to start keeps the CLI from having read all of its configuration.
     command = cli_bench.mcp_command("--start-delay", "600")
     arguments = [cli.name, str(cli_bench.workdir), cli.model, *command]
     borrowed = cli_bench.workdir if cli.name != "codex" else cli_bench.home / ".codex"
@@ -352,11 +352,11 @@ def test_the_next_run_repairs_what_a_killed_host_left(cli: RealCli, cli_bench: B
         [sys.executable, "-c", HOST, *arguments], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ) as host:
         try:
-            if cli.name != "claude":  # Claude has its servers in a file of ours, the user's is not touched.
+            if cli.name != "claude":  # Claude has its servers in a file of ours; the user's is not touched.
                 assert wait_until(lambda: any(borrowed.rglob("*.remoteclaw-journal")), timeout=30)
             else:
                 assert wait_until(lambda: any(cli_bench.tmp.rglob(f"{PREFIX}*.mcp.json")), timeout=30)
-            # The CLI is in the middle of its start: it waits for the server.
+            # The CLI is in the middle of starting: it waits for the server.
             assert wait_until(lambda: waiting_servers(cli_bench), timeout=30)
         finally:
             host.kill()

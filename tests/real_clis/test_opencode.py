@@ -1,4 +1,4 @@
-"""OpenCodeCliRuntime with the real OpenCode. A start costs about four seconds, so a run shows several things."""
+"""OpenCodeCliRuntime with the real OpenCode. A start takes about four seconds, so a run shows several things."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from tests.real_clis.script import (
     long_text,
 )
 
-A_START = 100.0  # Seconds: of OpenCode, which has 4 s of work to do for it, on a very busy machine.
-GONE_WITHIN = 3.0  # Seconds after a run's end for all that it started.
+A_START = 100.0  # Seconds for a start of OpenCode, which takes 4 s of work, on a very busy machine.
+GONE_WITHIN = 3.0  # Seconds after a run's end within which everything that it started must be gone.
 SEES_IMAGES = {
     "provider": {"bench": {"models": {"scripted": {"modalities": {"input": ["text", "image"], "output": ["text"]}}}}}
 }
@@ -69,7 +69,7 @@ def runtime(**options: Any) -> OpenCodeCliRuntime:
 
 
 def run(bench: Bench, prompt: str = "do it", **fields: Any) -> tuple[list[AgentEvent], AgentRunResult]:
-    """A run in the bench's folder, unless the caller names another (None: none is named)."""
+    """A run in the bench's folder, unless the caller names another (None: no folder is named)."""
     if "working_directory" not in fields:
         fields["working_directory"] = bench.workdir
     return finished(runtime().execute(prompt, **fields))
@@ -98,7 +98,7 @@ def test_a_plain_answer_in_a_folder_without_git_costs_one_request(cli_bench: Ben
     assert result.stderr == ""
     (request,) = cli_bench.server.requests
     assert request.model == "scripted"
-    # No request for a title: it would be in no usage.
+    # No request for a title: it would not be counted in any usage.
     assert cli_bench.server.side_requests == []
 
 
@@ -147,7 +147,7 @@ def test_tools_that_work_and_tools_that_fail_in_parallel(cli_bench: Bench) -> No
 
 
 def test_a_model_that_stops_after_tool_calls_is_waited_for(cli_bench: Bench) -> None:
-    """Longer than a CLI may linger after its last word: this was none."""
+    """Longer than a CLI may linger after its last word: this was not its last."""
     calls = [cli_bench.opencode.shell_call("true")]
     cli_bench.server.script(
         [Turn(text="Calling.", tool_calls=calls, stop="end_turn"), Turn(text=[Delay(3.0), "Called."])]
@@ -178,7 +178,7 @@ def test_an_answer_of_two_megabytes_arrives_whole_although_nobody_reads_it_at_fi
 
 def test_a_sub_agents_words_are_the_result_of_its_call(cli_bench: Bench) -> None:
     cli_bench.server.respond(delegating(Turn(tool_calls=[read("/etc/hostname")]), Turn(text="inner answer")))
-    # Its request for a permission is granted too: nothing waits for an answer.
+    # The sub-agent's request for a permission is granted too: nothing waits for an answer.
     events, result = run(cli_bench, permission_mode="bypass")
     assert (result.ok, result.text) == (True, "outer answer")
     (outcome,) = results(events).values()
@@ -232,7 +232,7 @@ def test_a_long_prompt_arrives_once(cli_bench: Bench, size: int) -> None:
 def test_system_prompt_images_extra_arguments_and_a_nested_run(
     cli_bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Inside an outer OpenCode whose shell stands elsewhere, with settings of the caller's own."""
+    """Inside an outer OpenCode whose shell is in another folder, with settings of the caller's own."""
     outer = {"OPENCODE": "1", "OPENCODE_PID": "1", "OPENCODE_CLIENT": "acp", "OPENCODE_WORKSPACE_ID": "wrk_1"}
     for name, value in {**outer, "OPENCODE_SERVER_PASSWORD": "p", "AGENT": "1", "PWD": str(cli_bench.home)}.items():
         monkeypatch.setenv(name, value)
@@ -364,8 +364,8 @@ def test_merge_restore_in_a_folder_without_settings_leaves_not_even_a_folder(cli
 
 @pytest.mark.slow
 def test_merge_restore_gives_back_a_file_that_opencode_would_have_written_to(cli_bench: Bench) -> None:
-    """OpenCode adds a `$schema` to every config without one. On a busy machine it has once read, and written, the file
-    again after it was put back (1.18.33)."""
+    """OpenCode adds a `$schema` to every config without one. Once, on a busy machine, it read and wrote the file again
+    after it had been restored (1.18.33)."""
     path = cli_bench.workdir / ".opencode" / "opencode.jsonc"
     path.parent.mkdir()
     path.write_text('// mine\n{"username": "me", /* no schema */}\n')
@@ -425,7 +425,7 @@ def test_a_session_is_resumed_in_its_own_folder_with_this_runs_settings_and_usag
     assert "bash" not in request.tools
     assert "Answer in Latin." in request.system
 
-    # In the folder that the caller names it would hang for ever.
+    # In the folder that the caller names, it would hang for ever.
     events, third = run(cli_bench, session_id=first.session_id, working_directory=elsewhere)
     ((message, code),) = told(events)
     assert (code, third.error_subtype) == (errors.SESSION_NOT_FOUND, "session_not_found")
@@ -471,7 +471,7 @@ def test_an_api_error_that_a_retry_gets_over_is_none(cli_bench: Bench) -> None:
 
 @pytest.mark.timeout(180)
 def test_a_refused_connection_is_told_after_opencodes_own_retries(cli_bench: Bench) -> None:
-    """They take about 70 s, and nothing makes them shorter."""
+    """They take about 70 s, and cannot be shortened."""
     cli_bench.point_at(refused_url())
     events, result = finished(runtime(timeout=150.0).execute("go", working_directory=cli_bench.workdir))
     assert result.error_subtype == "network"
@@ -542,7 +542,7 @@ def test_the_watchdog_ends_a_run_whose_model_hangs(cli_bench: Bench) -> None:
     with ThreadPoolExecutor(1) as pool:
         consumer = pool.submit(finished, agent_run)
         wait_until(lambda: len(cli_bench.server.requests) == 2, 2 * A_START)
-        # Perhaps more than once: what OpenCode has said of the tool may arrive after its request.
+        # Perhaps more than once: what OpenCode says about the tool may arrive after its request.
         while agent_run.result is None:
             clock.put_forward(600.0)
             wait_until(consumer.done, 0.5)
@@ -594,7 +594,7 @@ def test_an_early_end_takes_a_running_tool_and_its_children_along(cli_bench: Ben
 
 
 def png() -> bytes:
-    """A picture of two by two pixels; OpenCode looks whether it is one."""
+    """A picture of two by two pixels; OpenCode checks whether it is one."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -31,13 +31,13 @@ from tests.real_clis.test_opencode import png
 
 pytestmark = pytest.mark.real_cli
 
-GONE_WITHIN = 3.0  # Seconds until nothing of a run may be left.
+GONE_WITHIN = 3.0  # Seconds within which everything that a run started must be gone.
 CLI = OpenCode2()
 
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Bench]:
-    """A bench on which `opencode` is OpenCode 2. (Not every registry has it, so none of it is required.)"""
+    """A bench on which `opencode` is OpenCode 2. (Not every registry has it, so it is not required.)"""
     folder = bin_folder(wanted_versions(OPENCODE_2_PACKAGE_JSON))
     if not (folder / "opencode").exists():
         pytest.skip("OpenCode 2 is not installed: run python -m tests.real_clis.install --opencode2")

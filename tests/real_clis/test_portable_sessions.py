@@ -1,5 +1,5 @@
-"""Sessions that are begun on one machine and go on on another, on the real CLIs. A machine is a HOME and a working
-directory of its own."""
+"""Sessions that are started on one machine and continued on another, on the real CLIs. A machine is a HOME and a
+working directory."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.real_clis.clis import RealCli
 from tests.real_clis.model_server import ModelRequest
 from tests.real_clis.script import Turn
 
-# A command of OpenCode takes seconds, on a busy machine ten times that, and a chat has a dozen of them.
+# An OpenCode command takes seconds, and ten times that on a busy machine; a chat needs a dozen of them.
 pytestmark = pytest.mark.timeout(900)
 
 
 class Machine:
-    """Has nothing of another one: neither its sessions nor its path."""
+    """Shares nothing with other machines: neither its sessions nor its path."""
 
     def __init__(self, bench: Bench, cli: RealCli, name: str) -> None:
         self.bench, self.name = bench, name
@@ -70,7 +70,7 @@ def answer(request: ModelRequest) -> Turn:
 
 
 def seen(bench: Bench, *words: str) -> bool:
-    """Whether the model was shown each of these in its last request, as its own words or the user's."""
+    """Whether the model's last request contained each of these, as its own words or the user's."""
     shown = bench.server.requests[-1].conversation
     texts = "\n".join((*shown.user_texts, *shown.assistant_texts))
     return all(word in texts for word in words)
@@ -105,7 +105,7 @@ def test_a_session_is_resumed_by_a_live_one_and_goes_back_while_that_is_warm(
         assert seen(cli_bench, "turn-number-0", "re: turn-number-0")
         with pytest.raises(SessionBusyError):
             two.export(session_id)
-        data = two.export(session_id, held=True)  # Between two turns, by the one who has it.
+        data = two.export(session_id, held=True)  # Between two turns, by the one that holds the session.
     one.take(data)
     one.run("turn-number-2", session_id)
     assert seen(cli_bench, "turn-number-0", "turn-number-1", "re: turn-number-1")
@@ -179,7 +179,7 @@ def test_a_chat_goes_on_on_another_machine_and_comes_back(
             stack.enter_context(
                 ChannelBridge(
                     machine.runtime,
-                    session_map=":memory:",  # Of its own: only the store is shared.
+                    session_map=":memory:",  # Not shared: only the store is.
                     session_store=store,
                     workspace_dir=machine.cwd,
                     env=machine.env,
@@ -216,6 +216,6 @@ def test_a_leased_session_goes_on_on_another_machine(
                 one.session(session_id)
             session.run("turn-number-1")
             assert seen(cli_bench, "turn-number-0")
-        with one.session(session_id) as session:  # Its own process is warm, and behind.
+        with one.session(session_id) as session:  # Its own process is warm, but behind.
             session.run("turn-number-2")
             assert seen(cli_bench, "turn-number-0", "turn-number-1")

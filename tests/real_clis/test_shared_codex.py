@@ -44,7 +44,7 @@ def sleeping(bench: Bench, seconds: int) -> bool:
 
 
 def by_prompt(request: ModelRequest) -> Turn | Hang:
-    """Each prompt has its own answer, whatever the order."""
+    """Each prompt has its own answer, in any order."""
     words = request.prompt or ""
     if words.startswith("sleep") and not request.tool_results:
         return Turn(tool_calls=[shell(words, yield_time_ms=30_000)])

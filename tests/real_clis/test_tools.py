@@ -35,12 +35,12 @@ from tests.real_clis.test_mcp import is_offered
 SERVER = "remoteclaw"
 UNICODE = 'Ünïcødé 🎉 👩\u200d💻 \u2028 "q" \\ {env:HOME} $HOME\n\ttab'
 
-# Claude makes one call after the other, unless a tool says of itself that it only reads.
+# Claude makes one call after another, unless a tool is annotated as read-only.
 CALLS_AT_ONCE = ("gemini", "codex", "opencode")
 
-# A big result reaches no model whole. Claude shows 2 KB of its beginning, Gemini 8 KB of its beginning and 32 KB of its
+# No model gets a big result in full. Claude shows 2 KB of its beginning, Gemini 8 KB of its beginning and 32 KB of its
 # end, Codex 48 KB of both, OpenCode whole lines of its beginning (so nothing of one long line). All but Codex name a
-# file that has the rest.
+# file with the rest.
 BIG = "".join(f"line {number:5} {'x' * 88}\n" for number in range(3_000))
 LONGEST_SHOWN = 60_000
 EVENT_HAS_ALL = ("gemini", "codex")
@@ -48,7 +48,7 @@ EVENT_HAS_ALL = ("gemini", "codex")
 
 @pytest.fixture
 def gateways(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder where gateways have theirs; its path is short enough for a socket."""
+    """The folder in which gateways create theirs; its path is short enough for a socket."""
     with tempfile.TemporaryDirectory(prefix="rc-", dir="/tmp") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         yield Path(folder)
@@ -65,7 +65,7 @@ def run(bench: Bench, cli: RealCli, tools: list[Any]) -> tuple[list[AgentEvent],
 
 
 def results(events: list[AgentEvent]) -> dict[str, list[AgentToolResultEvent]]:
-    """The results by the function that was called; each CLI has its own way of naming tools."""
+    """The results by the function that was called; each CLI names tools in its own way."""
     names = {event.tool_id: event.tool_name for event in events if isinstance(event, AgentToolUseEvent)}
     found: dict[str, list[AgentToolResultEvent]] = {}
     for event in events:
@@ -75,7 +75,7 @@ def results(events: list[AgentEvent]) -> dict[str, list[AgentToolResultEvent]]:
 
 
 def shown_to_model(bench: Bench, words: str) -> str:
-    """The tool result in which these words reached the model."""
+    """The tool result with which these words reached the model."""
     texts = [result.text for request in bench.server.requests for result in request.tool_results]
     return next(text for text in texts if words in text)
 
@@ -242,8 +242,8 @@ def test_a_conversation_over_a_bridge_is_resumed_and_its_side_effects_are_told(
     ]
     assert second.mcp.sent_texts == ("Tea is on its way 🎉", "Done, I told them.")
     assert [target.to for target in second.mcp.sent_targets] == ["warehouse", "chat-1"]
-    # It was sent to this conversation already.
+    # It was already sent to this conversation.
     assert second.payloads == ()
-    files.remove_user_folder(one_writer.FOLDER)  # It stays until the process exits, but nothing may be in it.
+    files.remove_user_folder(one_writer.FOLDER)  # It stays until the process exits, but it must be empty.
     assert list(gateways.iterdir()) == []
     assert os.listdir(cli_bench.workdir) == []

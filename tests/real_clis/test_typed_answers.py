@@ -1,4 +1,4 @@
-"""Answers of a type on the real CLIs: by their own way where they have one, checked, repaired, refused."""
+"""Answers of a type on the real CLIs: requested in each CLI's own way if it has one, checked, repaired, refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.real_clis.bench import Bench
 from tests.real_clis.clis import RealCli
 from tests.real_clis.script import HttpError, ToolCall, Turn
 
-WITH_SCHEMAS = ("claude", "codex")  # Which take one when a session is opened.
+WITH_SCHEMAS = ("claude", "codex")  # These take a schema when a session is opened.
 
 
 class Size(enum.Enum):
@@ -61,7 +61,7 @@ ORDER: Order = {
 
 
 def answer(cli: RealCli, value: object, *, by_tool: bool | None = None) -> Turn:
-    """The model's answer, as the CLI has it given: by a tool call, or in its words."""
+    """The model's answer, in the form that the CLI asks for: as a tool call, or in its text."""
     if cli.name == "claude" if by_tool is None else by_tool:
         assert isinstance(value, dict)
         return Turn(tool_calls=[ToolCall("StructuredOutput", value)])
@@ -115,13 +115,13 @@ def test_an_answer_that_is_no_class(
 
 
 def test_a_wrong_answer_is_repaired_in_the_same_session(cli: RealCli, cli_bench: Bench) -> None:
-    # Claude checks it by itself, and asks again within the run; what it cannot see (a date) comes back to us.
+    # Claude checks it by itself, and asks again within the run; what it cannot check (a date) comes back to us.
     wrong = {**GOOD, "parts": [{"name": "bolt", "size": "small", "due": "tomorrow"}]} if cli.name == "claude" else BAD
     cli_bench.server.script([answer(cli, wrong), answer(cli, GOOD)])
     result = runtime(cli).run("Which order, zebra?", output_type=Order, **fields(cli, cli_bench))
     assert (result.output, result.ok) == (ORDER, True)
     first, second = cli_bench.server.requests
-    assert b"zebra" in second.raw  # It knows what it was asked.
+    assert b"zebra" in second.raw  # The model knows what it was asked.
     expected = "expected" if cli.name == "claude" else "expected one of 'open', 'done', got 'lost'"
     assert first.occurrences(expected) == 0
     assert expected.encode() in second.raw

@@ -28,12 +28,11 @@ class ToolResult:
 
 @dataclass(frozen=True)
 class Conversation:
-    """A model request in words that belong to no vendor.
+    """A model request in vendor-neutral terms.
 
-    `user_texts` are all user texts in order, those the CLI adds included;
-    `prompt` is the last text of the user; `prompt_is_new` says the request was
-    made for that prompt and not for tool results after it; `tool_results` are
-    those since the model's last words.
+    `user_texts` are all user texts in order, including those that the CLI adds; `prompt` is the last text of the user;
+    `prompt_is_new` says that the request was made for that prompt and not for tool results after it; `tool_results` are
+    those since the model's last answer.
     """
 
     model: str
@@ -55,13 +54,13 @@ class Wire(Protocol):
         """Whether the path (without query) is this vendor's model request."""
 
     def read(self, path: str, body: Json) -> Conversation:
-        """What the CLI asks, in neutral words."""
+        """The CLI's request, in neutral terms."""
 
     def side_reply(self, path: str, body: Json, conversation: Conversation) -> Turn | Json | None:
-        """The answer to a request the CLI makes for itself; None for the conversation's own."""
+        """The answer to a request that the CLI makes for itself; None for one that belongs to the conversation."""
 
     def stream(self, turn: Turn, model: str) -> Iterator[Frame]:
-        """The turn as server-sent events, with pauses between."""
+        """The turn as server-sent events, with its pauses."""
 
     def whole(self, turn: Turn, model: str) -> Json:
         """The turn as one JSON answer."""
@@ -71,7 +70,7 @@ class Wire(Protocol):
 
 
 def unique(prefix: str) -> str:
-    """An id no other answer of this process has."""
+    """An id that no other answer of this process has."""
     return f"{prefix}{next(_numbers):08d}"
 
 

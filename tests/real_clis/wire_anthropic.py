@@ -31,7 +31,7 @@ def matches(path: str) -> bool:
 
 
 def read(path: str, body: Json) -> Conversation:
-    """What the CLI asks, in neutral words."""
+    """The CLI's request, in neutral terms."""
     messages = body.get("messages", [])
     last_answer = max((n for n, m in enumerate(messages) if m["role"] == "assistant"), default=-1)
     user_texts: list[str] = []
@@ -152,7 +152,7 @@ def _thinking_deltas(turn: Turn) -> Iterator[Json | Piece]:
 def _input_deltas(call: ToolCall) -> Iterator[Json | Piece]:
     text = call.arguments_json()
     if text == "{}":
-        return  # the real API sends no delta at all for empty arguments
+        return  # the real API sends no delta for empty arguments
     half = len(text) // 2
     for part in (text[:half], text[half:]):
         yield {"type": "input_json_delta", "partial_json": part}

@@ -30,7 +30,7 @@ def matches(path: str) -> bool:
 
 
 def read(path: str, body: Json) -> Conversation:
-    """What the CLI asks, in neutral words."""
+    """The CLI's request, in neutral terms."""
     messages = body.get("messages", [])
     last_answer = max((n for n, m in enumerate(messages) if m["role"] == "assistant"), default=-1)
     by_role: dict[str, list[str]] = {"system": [], "user": [], "assistant": []}
@@ -61,7 +61,7 @@ def read(path: str, body: Json) -> Conversation:
 
 
 def side_reply(path: str, body: Json, conversation: Conversation) -> Turn | Json | None:
-    """OpenCode 1.18.33 asks for a title of every new session."""
+    """OpenCode 1.18.33 asks for a title for every new session."""
     if not conversation.tools and "title generator" in conversation.system.lower():
         return Turn(text="A title")
     return None

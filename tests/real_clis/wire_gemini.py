@@ -23,7 +23,7 @@ ERROR_KINDS: dict[int, str] = {
     503: "UNAVAILABLE",
 }
 
-# Gemini CLI 0.61.0 opens every conversation with a message of its own.
+# Gemini CLI 0.61.0 starts every conversation with its own message.
 NOTE_PREFIX = "<session_context>"
 
 
@@ -34,7 +34,7 @@ def matches(path: str) -> bool:
 
 
 def read(path: str, body: Json) -> Conversation:
-    """What the CLI asks, in neutral words."""
+    """The CLI's request, in neutral terms."""
     found = PATH.match(path)
     assert found is not None
     contents = body.get("contents", [])
@@ -73,7 +73,7 @@ def read(path: str, body: Json) -> Conversation:
 
 
 def side_reply(path: str, body: Json, conversation: Conversation) -> Turn | Json | None:
-    """Token counts, embeddings, and the router's and checkers' questions that want JSON."""
+    """Token counts, embeddings, and the questions of the router and the checkers, which want JSON."""
     if path.endswith(":countTokens"):
         return {"totalTokens": 10}
     if path.endswith(":embedContent"):

@@ -19,7 +19,7 @@ ERROR_KINDS: dict[int, str] = {
 TOOL_OUTPUTS = ("function_call_output", "custom_tool_call_output")
 MODEL_ITEMS = ("function_call", "custom_tool_call", "reasoning", "local_shell_call")
 
-# Codex 0.166.0 opens a thread with user messages of its own, each in such a tag.
+# Codex 0.166.0 starts a thread with its own user messages, each in such a tag.
 NOTE_PREFIXES = ("<environment_context>", "<user_instructions>", "# AGENTS.md", "<skills_instructions>")
 
 
@@ -29,7 +29,7 @@ def matches(path: str) -> bool:
 
 
 def read(path: str, body: Json) -> Conversation:
-    """What the CLI asks, in neutral words."""
+    """The CLI's request, in neutral terms."""
     items = body.get("input", [])
     last_answer = max((n for n, item in enumerate(items) if _is_of_model(item)), default=-1)
     user_texts: list[str] = []
@@ -67,7 +67,7 @@ def read(path: str, body: Json) -> Conversation:
 
 
 def side_reply(path: str, body: Json, conversation: Conversation) -> Turn | Json | None:
-    """None: Codex 0.166.0 asks the model nothing on its own account."""
+    """None: Codex 0.166.0 makes no model requests for itself."""
     return None
 
 

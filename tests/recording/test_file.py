@@ -1,4 +1,4 @@
-"""Where a recording is written: never to what somebody else has put in its place."""
+"""Where a recording is written: never to a file that somebody else has put in its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings of live sessions: both directions, what is not in them, and that a replay checks what it is sent."""
+"""Recordings of live sessions: both directions, what they leave out, and that a replay checks what it is sent."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ each_cli = pytest.mark.parametrize("new_runtime", [claude, codex])
 
 
 def same(event: AgentEvent) -> AgentEvent:
-    """Without what differs from run to run."""
+    """The event without what differs from run to run."""
     if not isinstance(event, AgentDoneEvent):
         return event
     return AgentDoneEvent(attrs.evolve(event.result, duration_ms=0, exit_code=None))
@@ -74,7 +74,8 @@ def message_of(events: list[AgentEvent]) -> str:
 
 
 def asks_by_itself(new_runtime: NewRuntime, folder: Path) -> str:
-    """A prompt that says nothing of the question to which it leads, and so masks none of it in a recording."""
+    """A prompt that does not mention the question it leads to, so that none of the question is masked in a
+    recording."""
     (folder / "a zebra.steps").write_text(ASK_CLAUDE if new_runtime is claude else ASK_CODEX)
     return "a zebra"
 
@@ -140,7 +141,7 @@ def test_an_approval_is_played_with_the_recorded_decision(
 def test_a_refusal_is_played_without_the_words_of_the_caller(
     new_runtime: NewRuntime, decision: bool | Deny, tmp_path: Path
 ) -> None:
-    """A CLI that has no place for a reason is told of it in another way: only if there was one."""
+    """A CLI that has no field for a reason is told the reason in another way, but only if there was one."""
     ask = asks_by_itself(new_runtime, tmp_path)
     runtime = new_runtime(tmp_path, record=tmp_path / "run.jsonl")
     (first,) = recorded(runtime, tmp_path, ask, approve=lambda request: decision)

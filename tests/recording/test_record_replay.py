@@ -1,4 +1,4 @@
-"""Cassettes: what is in them, what is not, and that a replay is the run again."""
+"""Recordings: what is in them, what is not, and that a replay is the same run again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TEXT_LINE = b'{"type": "text", "text": "x"}'
 
 
 def same(event: AgentEvent) -> AgentEvent:
-    """Without what differs from run to run."""
+    """The event without what differs from run to run."""
     return AgentDoneEvent(attrs.evolve(event.result, duration_ms=0)) if isinstance(event, AgentDoneEvent) else event
 
 
@@ -44,7 +44,7 @@ def replayed(path: Path, runtime: FakeRuntime) -> list[AgentEvent]:
 
 
 def recorded(path: Path, *steps: list[Any], **fields: Any) -> tuple[list[AgentEvent], FakeRuntime]:
-    """A run of the fake CLI, on a cassette."""
+    """A run of the fake CLI, recorded."""
     runtime = FakeRuntime(*steps, record=path, **{key: fields.pop(key) for key in ("timeout",) if key in fields})
     return list(map(same, runtime.execute("Hi", **fields))), runtime
 
@@ -114,7 +114,7 @@ def test_an_aborted_run_ends_after_all_that_was_said(tmp_path: Path) -> None:
     run.abort()
     first += map(same, run)
     assert codes(first) == ["ABORTED"]
-    for _ in range(20):  # Whoever is faster, the consumer or the replay.
+    for _ in range(20):  # It must not matter whether the consumer or the replay is faster.
         assert replayed(tmp_path / "run.jsonl", runtime) == first
 
 
@@ -285,7 +285,7 @@ def test_what_is_spelled_otherwise_in_json_is_found() -> None:
 
 
 def test_what_became_of_the_prompt_on_its_way_to_the_cli_is_not_in_it(tmp_path: Path) -> None:
-    """Gemini repeats the prompt as it got it: with a backslash before each @ that it would have expanded."""
+    """Gemini repeats the prompt as it received it: with a backslash before each @ that it would have expanded."""
     (tmp_path / "notes.txt").touch()
     echo = {"type": "message", "role": "user", "content": "Read \\@notes.txt and log in with password hunter2-hunter2"}
     init = {"type": "init", "session_id": "5e9c8a3e-0000-4000-8000-000000000001", "model": "m"}
@@ -502,7 +502,7 @@ def make_giant(path: Path) -> None:
 def test_what_only_has_the_name_of_a_recording_neither_fills_the_memory_nor_is_waited_for(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
-    """It may come with a repository."""
+    """The file may come with a repository."""
     make(tmp_path / "run.jsonl")
     with pytest.raises(OSError, match="not a regular file|larger than"):
         ReplayRuntime(tmp_path / "run.jsonl")

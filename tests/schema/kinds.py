@@ -1,4 +1,4 @@
-"""Random types with random values of theirs, from a seed: the same in every run."""
+"""Random types with random values, from a seed: the same in every run."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def generic(form: Any, *arguments: Any) -> Any:
 
 
 class Kinds:
-    """Makes types; each comes with a function that makes values of it."""
+    """Makes types, each with a function that makes values of the type."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self._names = 0
 
     def kind(self, depth: int = 3) -> tuple[Any, Make]:
-        """A type and how to make values of it."""
+        """A type, and a function that makes values of it."""
         simple = [self._plain, self._string_like, self._literal, self._enum, self._annotated]
         nested = [self._list, self._tuple, self._mapping, self._union, self._class, self._class, self._typed_dict]
         return self.random.choice(simple if depth == 0 else simple[:2] + nested)(depth - 1)
 
     def text(self) -> str:
-        """Any text, with what breaks quoting in it."""
+        """Any text, including what breaks quoting."""
         letters = string.ascii_letters + string.digits + " \n\t\"'\\{}[]`<>/@é漢😀\u2028\x7f"
         return "".join(self.random.choices(letters, k=self.random.randrange(12)))
 
@@ -120,7 +120,7 @@ class Kinds:
         return generic(form, key, hint), lambda: {make_key(): make() for _ in range(self.random.randrange(4))}
 
     def _union(self, depth: int) -> tuple[Any, Make]:
-        """Of members that can be told apart, if only by what is nearest: "2024-02-29" is a text as well as a date."""
+        """Members that can be told apart, if only by the closest fit: "2024-02-29" is a text as well as a date."""
         members: list[tuple[Any, Make]] = [self._plain(depth), (type(None), lambda: None)]
         if members[0][0] is type(None):
             members[0] = (str, self.text)
@@ -137,7 +137,7 @@ class Kinds:
 
     def _class(self, depth: int) -> tuple[Any, Make]:
         fields = {self._name("field_"): self.kind(depth) for _ in range(self.random.randint(1, 3))}
-        given = {name for name in fields if self.random.random() < 0.3}  # Those with a default come last.
+        given = {name for name in fields if self.random.random() < 0.3}  # Fields with a default come last.
         ordered = [*(fields.keys() - given), *given]
         defaults = {name: fields[name][1]() for name in ordered if name in given}
         made = self.random.choice([self._dataclass, self._attrs_class, self._named_tuple])(fields, ordered, defaults)
@@ -178,7 +178,7 @@ class Kinds:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal, and of the same types all the way down: 1 is not True, and a tuple no list."""
+    """Equal, and of the same types all the way down: 1 is not True, and a tuple is not a list."""
     if type(one) is not type(other) or one != other:
         return False
     if isinstance(one, dict):

@@ -1,4 +1,4 @@
-"""Random types and values: from a value to JSON, by the schema, and back."""
+"""Random types and values: from a value to JSON, according to the schema, and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHUNK = 100
 
 
 def filled(value: Any, schema: Any) -> Any:
-    """What a model says that has to fill in every field: null for those that were left out."""
+    """The answer of a model that has to fill in every field: null for those that were left out."""
     for member in schema.get("anyOf", []):
         attempt = filled(value, member)
         if not problems(attempt, member, "it"):
@@ -66,6 +66,6 @@ def test_a_value_in_the_form_of_strict_mode_is_read_as_the_same_value() -> None:
         said = {"value": found} if answer.wrapped else found
         assert problems(filled(said, form), form, "it") == [], (seed, hint)
         read = answer.read(json.dumps(filled(said, form)))
-        # (Of a key that may be left out, or be null, strict mode cannot tell which it is.)
+        # (If a key may be left out or be null, strict mode cannot tell which of the two it is.)
         assert filled(said, form) != said or same(read, value), (seed, hint)
     assert with_a_form > 100

@@ -1,4 +1,4 @@
-"""The runtime of the agent in miniature (fake_agent.py)."""
+"""The runtime of the miniature agent (fake_agent.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAKE_AGENT = Path(__file__).with_name("fake_agent.py")
 
 
 class FakeAgent(FakeRuntime):
-    """Sessions and a journal are in the folder `state`. Which variables a run had is for the CLI alone to know."""
+    """Sessions and a journal are in the folder `state`. Only the CLI knows which variables a run had."""
 
     def __init__(self, state: Path, **options: Any) -> None:
         super().__init__(command=[sys.executable, "-I", "-S", os.fspath(FAKE_AGENT), os.fspath(state)], **options)
@@ -44,7 +44,7 @@ def journal(state: Path) -> list[tuple[str, str, str]]:
 
 
 class ScriptedRuntime:
-    """An AgentRuntime of somebody else: for each run the next list of events; an exception among them is raised."""
+    """Somebody else's AgentRuntime: each run gives the next list of events; an exception in it is raised."""
 
     def __init__(self, *runs: list[AgentEvent | Exception], provider: str = "scripted") -> None:
         self.provider = provider

@@ -30,7 +30,7 @@ def fail(text: str) -> None:
 
 
 def talk(server: McpServerConfig, conversation: Any) -> Any:
-    """What this coroutine function gives when it is called with a session of the official client."""
+    """What this coroutine function returns when it is called with a session of the official client."""
 
     async def main() -> Any:
         parameters = mcp.StdioServerParameters(command=server.command, args=list(server.args), env=dict(server.env))

@@ -22,7 +22,7 @@ def add(a: int, b: int = 2) -> int:
 
 
 class Client:
-    """Sends messages and keeps what comes back; calls are answered when `finish` is called."""
+    """Sends messages and keeps the responses; calls are answered when `finish` is called."""
 
     def __init__(self, *, adds_objects: bool = False) -> None:
         self.lines: list[bytes] = []

@@ -1,4 +1,4 @@
-"""From a function to what a model is told about it, and from the model's JSON to the function's arguments."""
+"""From a function to what a model learns about it, and from the model's JSON to the function's arguments."""
 
 from __future__ import annotations
 

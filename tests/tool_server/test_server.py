@@ -1,4 +1,4 @@
-"""The gateway as a CLI meets it: through the relay, over the socket, with and without the token."""
+"""The gateway as a CLI sees it: through the relay, over the socket, with and without the token."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_another_user_cannot_connect() -> None:
     )
     with Gateway([echo]) as gateway:
         path = gateway.mcp_server().env[relay.SOCKET_VARIABLE]
-        # The folders above are opened to all, so that it is the gateway's own that keeps them out.
+        # The folders above are opened to everybody, so only the gateway's own folder keeps them out.
         with reachable(Path(path).parent.parent):
             python = [sys.executable, "-I", "-S", "-c", code, path]
             assert subprocess.run(python, capture_output=True, text=True).stdout == "refused\n"
@@ -241,7 +241,7 @@ def test_a_connection_without_the_token_is_closed_unheard(hello: bytes) -> None:
             try:
                 assert stranger.recv(100) == b""
             except ConnectionResetError:
-                pass  # As good: there was more to read than it cared for.
+                pass  # This is just as good: there was more to read than the server wanted.
 
 
 def test_the_token_is_another_one_every_time_and_in_no_argument() -> None:
@@ -260,7 +260,7 @@ def test_a_relay_with_a_wrong_token_says_so_and_exits() -> None:
         assert server.command is not None
         env = {**server.env, relay.TOKEN_VARIABLE: "wrong"}
         process = subprocess.run([server.command, *server.args], env=env, stdin=subprocess.PIPE, capture_output=True)
-    assert process.returncode in (0, 1)  # 0 if it found its own stdin closed first.
+    assert process.returncode in (0, 1)  # 0 if it first noticed that its own stdin was closed.
     assert process.stdout == b""
 
 

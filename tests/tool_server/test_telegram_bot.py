@@ -1,4 +1,4 @@
-"""A bot built on a library that uses threads (pyTelegramBotAPI), against a loopback stand-in of Telegram's API."""
+"""A bot built on a library that uses threads (pyTelegramBotAPI), against a loopback stand-in for Telegram's API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHATS, TURNS = 40, 3
 
 
 class Telegram:
-    """People in chats: each says something, waits for the answer, and goes on."""
+    """People in chats: each says something, waits for the answer, and continues."""
 
     def __init__(self) -> None:
         self.lock = threading.Condition()
@@ -107,7 +107,7 @@ def telegram() -> Iterator[tuple[Telegram, str]]:
         thread.join()
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # The library leaves its HTTP connections to the collector.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # The library leaves its HTTP connections to the GC.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_forty_chats_of_a_threaded_bot_are_answered_in_order_each_in_its_own_session(
     telegram: tuple[Telegram, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

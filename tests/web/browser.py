@@ -1,4 +1,4 @@
-"""The chat page in a real browser: Debian's Chromium without a screen, driven by selenium."""
+"""The chat page in a real browser: Debian's Chromium, headless, driven by selenium."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--disable-quic",
     "--no-first-run",
-    # A browser that looks for updates would knock at closed doors.
+    # A browser that looks for updates would try closed ports.
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
@@ -34,7 +34,7 @@ FLAGS = (
 
 
 def needs_browser() -> None:
-    """Skip the test where there is no browser to drive."""
+    """Skip the test if there is no browser to drive."""
     needs("waitress", "selenium")
     for program in ("chromium", "chromedriver"):
         if shutil.which(program) is None:
@@ -43,7 +43,7 @@ def needs_browser() -> None:
 
 @contextmanager
 def browser(folder: Path, *, width: int = 1000, height: int = 800) -> Iterator[Browser]:
-    """A new browser that has never been anywhere."""
+    """A new browser without any history."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -52,7 +52,7 @@ def browser(folder: Path, *, width: int = 1000, height: int = 800) -> Iterator[B
     for flag in (*FLAGS, f"--user-data-dir={folder}", f"--window-size={width},{height}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    # Chromium writes beside its profile, too.
+    # Chromium also writes next to its profile.
     env = {**os.environ, "HOME": str(folder), "TMPDIR": str(folder)}
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver"), env=env))
     try:
@@ -62,7 +62,7 @@ def browser(folder: Path, *, width: int = 1000, height: int = 800) -> Iterator[B
 
 
 class Browser:
-    """What a person does with the page, and sees there."""
+    """What a person does on the page, and sees there."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
@@ -76,7 +76,7 @@ class Browser:
         self.until(lambda: self.count("#provider option"))
 
     def find(self, selector: str) -> Any:
-        """The first of these, as soon as there is one."""
+        """The first match, as soon as there is one."""
         self.until(lambda: self.count(selector))
         return self.driver.find_element("css selector", selector)
 
@@ -84,7 +84,7 @@ class Browser:
         return len(self.driver.find_elements("css selector", selector))
 
     def text(self, selector: str = "#log") -> str:
-        """What the first of these says, as soon as there is one."""
+        """The text of the first match, as soon as there is one."""
         self.until(lambda: self.count(selector))
         return str(self.driver.execute_script("return document.querySelector(arguments[0]).textContent", selector))
 
@@ -98,7 +98,7 @@ class Browser:
         self.find(selector).click()
 
     def until(self, predicate: Callable[[], Any]) -> None:
-        """Wait (bounded) until the page is so."""
+        """Wait (bounded) until the page is in this state."""
         deadline = time.monotonic() + PATIENCE
         while not predicate():
             if time.monotonic() > deadline:
@@ -106,7 +106,7 @@ class Browser:
             time.sleep(0.02)
 
     def press(self, keys: str) -> None:
-        """Where the focus is."""
+        """Press these keys where the focus is."""
         self.driver.switch_to.active_element.send_keys(keys)
 
     def script(self, code: str, *arguments: Any) -> Any:
@@ -114,7 +114,7 @@ class Browser:
         return self.driver.execute_script(code, *arguments)
 
     def on_a_phone(self) -> None:
-        """From now on on a small screen for fingers."""
+        """From now on, a small touch screen."""
         self.driver.execute_cdp_cmd(
             "Emulation.setDeviceMetricsOverride", {"width": 375, "height": 667, "deviceScaleFactor": 2, "mobile": True}
         )
@@ -123,7 +123,7 @@ class Browser:
         self.until(lambda: self.count(".cost") == number and not self.count(".busy"))
 
     def close_tabs(self, but: str) -> None:
-        """All but one."""
+        """Close all tabs but one."""
         for tab in self.driver.window_handles:
             if tab != but:
                 self.driver.switch_to.window(tab)
@@ -131,17 +131,17 @@ class Browser:
         self.driver.switch_to.window(but)
 
     def forget(self, origins: list[str]) -> None:
-        """What pages have stored, and what the browser has complained about."""
+        """Forget what pages have stored, and what the browser has complained about."""
         for origin in origins:
             self.driver.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "all"})
         self.complaints()
 
     def complaints(self) -> list[str]:
-        """What the browser itself had to say: blocked scripts, failed requests."""
+        """The browser's own messages: blocked scripts, failed requests."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def screenshot(self, name: str) -> None:
-        """Kept if somebody wants to look: `REMOTECLAW_SYNC_SCREENSHOTS` is a folder."""
+        """Saved if somebody wants to look: `REMOTECLAW_SYNC_SCREENSHOTS` is a folder."""
         if folder := os.environ.get("REMOTECLAW_SYNC_SCREENSHOTS"):
             self.driver.save_screenshot(os.path.join(folder, f"{name}.png"))
 

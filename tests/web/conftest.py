@@ -20,7 +20,7 @@ from tests.web.servers import Server  # noqa: E402 - its asserts are rewritten o
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Runs:
-    """A registry of the test's own."""
+    """A registry just for this test."""
     return Runs(tmp_path / "runs")
 
 
@@ -29,7 +29,7 @@ SEVERAL = pytest.param("several machines", marks=[pytest.mark.slow, pytest.mark.
 
 @pytest.fixture(params=["one machine", SEVERAL])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Where the runs of a test are kept: what holds on one machine has to hold on several."""
+    """Where the runs of a test are kept: what holds on one machine must hold on several."""
     if request.param == "one machine":
         made = Place(str(tmp_path / "runs"))
     else:
@@ -40,13 +40,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def any_registry(place: Place) -> Registry:
-    """A registry of the test's own, of either kind."""
+    """A registry just for this test, of either kind."""
     return place.open()
 
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Starter]:
-    """Starts `remoteclaw-sync serve` in a folder of its own."""
+    """Starts `remoteclaw-sync serve` in its own folder."""
     needs_browser()
     with ExitStack() as stack:
 
@@ -65,13 +65,13 @@ def serve(tmp_path: Path) -> Iterator[Starter]:
 def new_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewBrowser]:
     """Starts a browser."""
     with ExitStack() as stack:
-        # Not the test's own folder, whose name is too long for the socket that Chromium puts into it.
+        # Not the test's own folder, because its path is too long for the socket that Chromium puts into it.
         yield lambda: stack.enter_context(browser(tmp_path_factory.mktemp("b")))
 
 
 @pytest.fixture(scope="module")
 def kept_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One for all tests of a file: it takes seconds to start."""
+    """One browser for all tests of a file, because it takes seconds to start."""
     needs_browser()
     with browser(tmp_path_factory.mktemp("b")) as kept:
         yield kept
@@ -79,7 +79,8 @@ def kept_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(kept_browser: Browser) -> Iterator[Opener]:
-    """Opens a server's page in a new tab, which shares nothing with those of other tests: servers have own origins."""
+    """Opens a server's page in a new tab, which shares nothing with other tests' tabs: each server has its own
+    origin."""
     (first,) = kept_browser.driver.window_handles
     opened: list[str] = []
 

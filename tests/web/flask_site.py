@@ -1,4 +1,4 @@
-"""A Flask site as README shows it, for tests."""
+"""A Flask site as in README, for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registries of runs that the same tests are run on, and how another process opens the same one."""
+"""The registries of runs on which the same tests are run, and how another process opens the same registry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from remoteclaw_sync.web import RunHandle, Runs
 from remoteclaw_sync.web.handle import Registry
 
-LEASE = 6.0  # Seconds. Longer than a busy machine makes a thread wait.
+LEASE = 6.0  # Seconds. Longer than a busy machine keeps a thread waiting.
 
 
 class Place:
@@ -43,7 +43,7 @@ class Place:
             cluster.close()
 
     def left(self) -> dict[str, set[str]]:
-        """What there is of each run: its "events", and whatever only a live run needs."""
+        """What is left of each run: its "events", and anything that only a live run needs."""
         found: dict[str, set[str]] = {}
         for run_id, part in self._redis_parts() if self.is_redis else self._file_parts():
             found.setdefault(run_id, set()).add(part)
@@ -64,7 +64,7 @@ class Place:
 
 
 def ids(registry: Registry) -> list[str]:
-    """Of the runs that are live."""
+    """The ids of the live runs."""
     return [handle.run_id for handle in registry]
 
 

@@ -1,7 +1,7 @@
-"""The chat page with an agent that says what a file says: `python -m tests.web.scripted_site FOLDER`.
+"""The chat page with an agent that follows a file: `python -m tests.web.scripted_site FOLDER`.
 
-A prompt is the name of a file in the folder: its lines are events, as JSON. At `{"type": "wait", "for": NAME}` it
-waits until there is such a file.
+A prompt is the name of a file in the folder, whose lines are events, as JSON. At `{"type": "wait", "for": NAME}` the
+agent waits until a file of that name exists.
 """
 
 from __future__ import annotations

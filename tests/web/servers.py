@@ -32,7 +32,7 @@ def needs(*packages: str) -> None:
 
 
 class Server:
-    """A server process, which says on stderr where it listens."""
+    """A server process, which prints on stderr where it listens."""
 
     def __init__(self, *command: str, folder: Path, **env: str) -> None:
         self.identity = os.urandom(8).hex()
@@ -58,7 +58,7 @@ class Server:
         self.output = ""
         self.address = self._address()
         self.port = int(re.findall(r":(\d+)", self.address)[0])
-        # Whatever it logs later must not fill the pipe.
+        # What it logs later must not fill the pipe.
         self._drain = threading.Thread(target=self._read_on, daemon=True)
         self._drain.start()
 
@@ -73,7 +73,7 @@ class Server:
         return self._process.pid
 
     def stop(self, signal_number: int = signal.SIGTERM) -> int:
-        """Ask it to end, as a service manager does (or by another signal); returns the exit code."""
+        """Ask it to end, as a service manager does (or with another signal); returns the exit code."""
         self._process.send_signal(signal_number)
         try:
             return self._process.wait(PATIENCE)
@@ -94,12 +94,12 @@ class Server:
         return {pid for pid in mine if b"gunicorn" in self._processes().get(pid, b"")} or {self._process.pid}
 
     def worker_of_the_agent(self) -> int:
-        """The process that has started the only agent."""
+        """The process that started the only agent."""
         (agent,) = self.agents()
         return _parent(agent)
 
     def is_clean(self) -> bool:
-        """Whether no agent is left, and no thread of ours in any worker (each is asked, as far as they answer)."""
+        """Whether no agent is left, and no thread of ours in any worker (each worker that still answers is asked)."""
         clean: set[int] = set()
 
         def ask_one() -> bool:
@@ -118,7 +118,7 @@ class Server:
                 if needle in Path(f"/proc/{pid}/environ").read_bytes():
                     found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
             except OSError:
-                pass  # Gone meanwhile.
+                pass  # It has ended.
         return found
 
     def _address(self) -> str:
@@ -136,7 +136,7 @@ class Server:
 
 
 def gunicorn(site: str, folder: Path, *, workers: int = 2) -> Server:
-    """Under gunicorn's threads."""
+    """A site under gunicorn's threads."""
     threads = ("--worker-class", "gthread", "--workers", str(workers), "--threads", "32")
     return Server("-m", "gunicorn", *threads, "--bind", "127.0.0.1:0", f"tests.web.{site}:app", folder=folder)
 
@@ -148,12 +148,12 @@ def gunicorn_on_gevent(site: str, folder: Path) -> Server:
 
 
 def waitress(site: str, folder: Path) -> Server:
-    """Under waitress."""
+    """A site under waitress."""
     return Server("-m", "waitress", "--threads=32", "--listen=127.0.0.1:0", f"tests.web.{site}:app", folder=folder)
 
 
 class Visitor:
-    """Somebody with a connection of their own."""
+    """Somebody with a separate connection."""
 
     def __init__(self, server: Server, path: str, headers: dict[str, str] | None = None, **query: Any) -> None:
         self._connection = HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
@@ -172,7 +172,7 @@ class Visitor:
         self._connection.close()
 
     def block(self) -> bytes:
-        """The next frame or comment, as soon as it is there."""
+        """The next frame or comment, as soon as it has arrived."""
         lines = b""
         while not lines.endswith(b"\n\n"):
             line = self.response.readline()

@@ -1,4 +1,4 @@
-"""What the test sites have in common: approvals and further words, as a site's own views would take them."""
+"""What the test sites have in common: approvals and further words, as a site's own views would handle them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from remoteclaw_sync.web import NotAskedError, UnknownRunError, Visitor, runs
 
 
 def approver(query: Mapping[str, Any]) -> Visitor | None:
-    """Who is asked, if the visitor wants to be."""
+    """The visitor, if they want to be asked."""
     if "approval_timeout" not in query:
         return None
     return Visitor(approval_timeout=float(query["approval_timeout"]))
 
 
 def answered(run_id: str, query: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer, unless it is to be another worker that does."""
+    """Answer, unless another worker is to do it."""
     here: dict[str, Any] = {"worker": os.getpid()}
     if query.get("elsewhere") and runs.local(run_id) is not None:
         return {**here, "said": "not here"}
@@ -29,7 +29,7 @@ def answered(run_id: str, query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def steered(run_id: str, query: Mapping[str, Any]) -> dict[str, Any]:
-    """Further words, unless it is to be another worker that passes them on."""
+    """Pass on further words, unless another worker is to do it."""
     if query.get("elsewhere") and runs.local(run_id) is not None:
         return {"worker": os.getpid(), "said": "not here"}
     runs.get(run_id).steer(query["text"])

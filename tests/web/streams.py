@@ -1,4 +1,4 @@
-"""Reading what our streams send, as a browser does."""
+"""Reads what our streams send, as a browser does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Frame:
 
 
 def frame(block: bytes) -> Frame | None:
-    """A block between empty lines; None for a comment, or the `retry` at the beginning."""
+    """A block between empty lines; None for a comment, or for the `retry` at the beginning."""
     fields: dict[str, str] = {}
     for line in block.decode().split("\n"):
         name, _, value = line.partition(": ")
@@ -38,19 +38,19 @@ def frame(block: bytes) -> Frame | None:
             fields[name] = value
     if not fields.keys() & {"id", "event", "data"}:
         return None
-    # What a visitor who comes back is told again has no id.
+    # What is repeated to a visitor who comes back has no id.
     return Frame(fields.get("id", ""), fields["event"], json.loads(fields["data"]))
 
 
 def frames(chunks: Iterable[bytes]) -> list[Frame]:
-    """All events of a stream, whose blocks may be cut anywhere."""
+    """All events of a stream, whose chunks may be cut anywhere."""
     *blocks, rest = b"".join(chunks).split(b"\n\n")
     assert rest == b"", "the last block is complete"
     return [found for block in blocks if (found := frame(block)) is not None]
 
 
 def next_frame(stream: Iterator[bytes]) -> Frame:
-    """The next event of a stream whose blocks come whole."""
+    """The next event of a stream whose blocks arrive whole."""
     return next(found for chunk in stream if (found := frame(chunk.removesuffix(b"\n\n"))) is not None)
 
 
@@ -59,7 +59,7 @@ def text_of(found: Iterable[Frame]) -> str:
 
 
 def check_whole(found: list[Frame]) -> None:
-    """Every event once and in order, and `done` at the end, which has the same text."""
+    """Check that every event came once and in order, and that `done` is the last and has the same text."""
     assert [one.number for one in found] == list(range(1, len(found) + 1))
     assert [one.event for one in found].count("done") == 1
     assert found[-1].event == "done"

@@ -24,7 +24,7 @@ SITES: dict[str, tuple[str, str, Callable[[str, Path], Server]]] = {
     "django on gunicorn": ("django", "gunicorn", gunicorn),
 }
 SHORT = 0.9  # A heartbeat in seconds.
-LONG = 300  # Seconds for which an answer is waited for.
+LONG = 300  # Seconds to wait for an answer.
 WORK = "run a command"
 RAN = "The command was run."
 FORGED = "0" * 32
@@ -67,7 +67,7 @@ def answer(site: Server, run_id: str, request_id: str, allow: bool, **query: Any
 
 
 def by_another_worker(site: Server, attempt: Callable[[str], str]) -> str:
-    """What another worker than the run's own says, if the site has several; the kernel chooses who gets a request."""
+    """What a worker other than the run's own says, if the site has several; the kernel chooses who gets a request."""
     elsewhere = "yes" if len(site.workers()) > 1 else ""
     said: list[str] = []
 
@@ -101,7 +101,7 @@ def test_an_answer_counts_once_and_for_its_own_run_and_request_only(site: Server
         assert answer(site, FORGED, mine, True) == "UnknownRunError"
         assert answer(site, f"x/..%2F{run_of(one)}", mine, True) == "UnknownRunError"
         assert answer(site, run_of(one), mine, False) == "answered"
-        assert {answer(site, run_of(one), mine, True) for _ in range(8)} == {"NotAskedError"}  # By either worker.
+        assert {answer(site, run_of(one), mine, True) for _ in range(8)} == {"NotAskedError"}  # From either worker.
         assert get_json(site, f"/open/{run_of(other)}")["open"] == [theirs]
         found = one.rest()
         get_json(site, f"/abort/{run_of(other)}", "POST")
@@ -134,7 +134,7 @@ def test_of_a_visitor_who_leaves_while_a_request_is_open_nothing_is_left(site: S
 def test_a_visitor_who_comes_back_sees_the_open_request_and_answers_it(site: Server) -> None:
     with ask(site, detach=1) as visitor:
         asked = request_of(visitor)
-    for _ in range(3):  # By either worker.
+    for _ in range(3):  # From either worker.
         with Visitor(site, "/ask", {"Last-Event-ID": asked.id}) as again:
             found = again.frame()
             assert (found.event, found.data["request"]["id"]) == ("permission", asked.data["request"]["id"])

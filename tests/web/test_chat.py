@@ -1,4 +1,4 @@
-"""The chat application: who may talk to it, and what it does not let through. Called as a WSGI server would."""
+"""The chat application: who may talk to it, and what it does not let through. Called as a WSGI server would call it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JSON = {"CONTENT_TYPE": "application/json"}
 
 
 class Answer:
-    """A response, read to its end."""
+    """A response, read to the end."""
 
     def __init__(self, chat: Chat, method: str, path: str, body: bytes = b"", **headers: str | None) -> None:
         environ: dict[str, Any] = {
@@ -55,7 +55,7 @@ class Answer:
             "wsgi.run_once": False,
             **headers,
         }
-        # What the standard says of applications is checked on the way.
+        # This also checks what the WSGI standard requires of applications.
         chunks = validator(chat)({name: value for name, value in environ.items() if value is not None}, self._start)
         try:
             self.body = b"".join(chunks)
@@ -76,7 +76,7 @@ SESSIONS: weakref.WeakKeyDictionary[Door, str] = weakref.WeakKeyDictionary()
 
 
 def session_of(chat: Chat) -> str:
-    """The session of a visitor who has been let in before."""
+    """The session of a visitor who has already been let in."""
     return SESSIONS[chat.door]
 
 
@@ -203,7 +203,7 @@ def tell(chat: Chat, run_id: str, verb: str, **body: Any) -> Answer:
 
 
 def the_request(chat: Chat, run_id: str) -> str:
-    """The id of what this run asks, as soon as it does."""
+    """The id of this run's open request, as soon as there is one."""
     handle = chat.runs.get(run_id)
     assert wait_until(lambda: handle.open_requests)
     return handle.open_requests[0].id
@@ -301,7 +301,7 @@ def test_the_list_says_which_agents_wait_for_an_answer(chat: Chat) -> None:
 
 
 def test_an_answer_counts_once_and_only_for_its_own_run(chat: Chat) -> None:
-    """A replay, a second tab, a request of another run, a forged id."""
+    """A replay, a second tab, another run's request, a forged id."""
     first, second = (ask(chat, prompt="Run a command").json["run_id"] for _ in range(2))
     mine, theirs = the_request(chat, first), the_request(chat, second)
     assert tell(chat, first, "answer", request_id="forged", allow=True).status == 409
@@ -330,7 +330,8 @@ FORMS = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data
 
 
 def test_only_a_clear_yes_or_no_is_an_answer_and_another_sites_form_is_none(chat: Chat) -> None:
-    """Not even if that site knew the session: these are the types that its page can send without asking for leave."""
+    """Not even if that site knew the session: these are the types that its page can send without asking for
+    permission."""
     run_id = ask(chat, prompt="Run a command").json["run_id"]
     request = the_request(chat, run_id)
     for body in UNCLEAR:

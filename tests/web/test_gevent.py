@@ -30,7 +30,7 @@ def test_an_answer_arrives_whole(site: Server) -> None:
 
 
 def test_a_run_that_waits_for_its_agent_does_not_keep_others_from_being_served(site: Server) -> None:
-    """The first agent says a word and hangs; the second visitor's comes, answers and goes meanwhile."""
+    """The first agent says a word and hangs; meanwhile the second visitor's agent starts, answers and ends."""
     with Visitor(site, "/ask", prompt="demo:hang", heartbeat=SHORT) as first:
         assert first.frame().event == "thinking"
         with Visitor(site, "/ask", prompt="hi") as second:

@@ -88,7 +88,7 @@ def test_a_reload_in_the_middle_goes_on_and_loses_nothing(serve: Starter, page: 
 
 
 def test_what_is_said_is_never_markup(serve: Starter, page: Opener, tmp_path: Path) -> None:
-    """In the prompt, the answer (which quotes it), a tool's output (a file's name) and its input."""
+    """In the prompt, the answer (which quotes it), a tool's output (a file name) and its input."""
     folder = tmp_path / "evil"
     folder.mkdir()
     (folder / "<img src=x onerror=document.title='owned'>").touch()
@@ -161,7 +161,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(serve: Starter, page: Opene
 
 @contextmanager
 def another_server() -> Iterator[tuple[int, list[str]]]:
-    """Somebody else's, on another port of this host; with what it is sent (requests and headers)."""
+    """Somebody else's server, on another port of this host; with what it receives (requests and headers)."""
     heard: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -215,7 +215,7 @@ def test_another_server_on_this_host_gets_nothing_that_lets_it_in(name: str, ser
 def test_what_the_browser_remembers_of_the_link_lets_nobody_in(
     serve: Starter, page: Opener, new_browser: NewBrowser
 ) -> None:
-    """An address stays in the browser's history, fragment and all; so it must be worth nothing."""
+    """An address stays in the browser's history, including its fragment, so it must be worthless."""
     server = serve()
     page(server)
     later = new_browser()
@@ -252,7 +252,7 @@ def test_a_second_tab_opens_with_the_next_link_and_the_first_stays(serve: Starte
     chat.driver.switch_to.window(first)
     chat.type("From the first" + ENTER)
     chat.turns_done(1)
-    chat.driver.get(server.address)  # The used one, in a tab that is in already.
+    chat.driver.get(server.address)  # The used link, in a tab that is already in.
     chat.reload()
     chat.turns_done(1)
     assert "From the first" in chat.text()

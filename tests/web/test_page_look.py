@@ -1,4 +1,4 @@
-"""The chat page for everybody: names for screen readers, contrast, phone and desk, light and dark; a lot at once."""
+"""The chat page for everybody: names for screen readers, contrast, phone and desktop, light and dark; a lot at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEED_NAMES = {"button", "combobox", "textbox", "checkbox", "radio", "link", "img
 
 
 def nameless(page: Browser) -> list[Any]:
-    """What a screen reader would meet without a name, by the browser's own account."""
+    """What a screen reader would meet without a name, according to the browser."""
     nodes = page.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     return [
         node["role"]["value"]
@@ -32,7 +32,7 @@ def nameless(page: Browser) -> list[Any]:
 
 
 def check_all(page: Browser, name: str) -> None:
-    """In both themes."""
+    """Check the page in both themes."""
     for theme in ("light", "dark"):
         page.script("document.documentElement.dataset.theme = arguments[0]", theme)
         page.screenshot(f"{name}-{theme}")
@@ -107,9 +107,9 @@ LOOK = "return [window.frames_seen, document.querySelector('.agent')?.getAttribu
 
 
 def work(page: Browser) -> tuple[float, int, bool]:
-    """Milliseconds of processor time of the page's main thread (what else the machine does must not count, as it would
-    in the durations of long tasks), frames so far, and whether the turn goes on. It is asked all the time, so the
-    question has to be cheap."""
+    """Milliseconds of processor time of the page's main thread (unlike the durations of long tasks, this does not count
+    what else the machine does), frames so far, and whether the turn is still running. This is called all the time, so
+    it has to be cheap."""
     metrics = page.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
     spent = next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
     return spent * 1000, *page.script(LOOK)
@@ -117,7 +117,7 @@ def work(page: Browser) -> tuple[float, int, bool]:
 
 @pytest.mark.parametrize("what", [two_megabytes, five_hundred_calls], ids=["2 MB", "500 tool calls"])
 def test_the_page_stays_smooth_while_a_lot_streams_in(what: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """At no time does a frame of the page take longer than a long task may."""
+    """No frame of the page may ever take longer than a long task may."""
     needs_browser()
     folder = tmp_path_factory.mktemp("s")
     (folder / "script").write_text("\n".join(json.dumps(event) for event in (*what(), DONE)), encoding="utf-8")

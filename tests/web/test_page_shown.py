@@ -1,4 +1,4 @@
-"""How the chat page shows what agents say, in a browser: Markdown, diffs, tool calls; and answers that mean harm."""
+"""How the chat page shows what agents say, in a browser: Markdown, diffs, tool calls; and malicious answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Stage:
         self.page = page
 
     def play(self, *events: dict[str, Any], name: str = "script") -> Browser:
-        """Show these events in a new conversation, up to the end."""
+        """Show these events in a new conversation, to the end."""
         self.start(*events, name=name)
         self.page.turns_done(1)
         return self.page
@@ -38,7 +38,7 @@ class Stage:
         self.page.type(name + ENTER)
 
     def say(self, text: str, pieces: int = 0) -> Browser:
-        """Show a text, whole or in pieces of so many characters."""
+        """Show a text, whole or in pieces of this many characters."""
         size = pieces or len(text) or 1
         return self.play(*said(text[at : at + size] for at in range(0, len(text), size)))
 
@@ -49,7 +49,7 @@ def said(pieces: Iterable[str]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """One server and one browser for all tests here: each has a conversation of its own."""
+    """One server and one browser for all tests here; each test has its own conversation."""
     needs_browser()
     folder = tmp_path_factory.mktemp("stage")
     with (
@@ -62,7 +62,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.fixture
 def shown(stage: Stage) -> Iterator[Stage]:
-    """The stage, on which nothing went wrong in the end."""
+    """The stage; afterwards, checks that nothing went wrong on it."""
     yield stage
     assert stage.page.complaints() == [], "the browser has nothing to complain about"
 
@@ -190,7 +190,7 @@ def test_an_answer_is_never_markup_script_or_a_remote_image(what: str, pieces: i
 
 
 def test_the_browser_itself_would_refuse_markup_and_remote_images(stage: Stage) -> None:
-    """If a mistake of ours let something in, the policy would stop it."""
+    """If a mistake of ours let something in, the content security policy would stop it."""
     page = stage.say("hello")
     refused = page.script(
         "try { document.body.innerHTML = '<b>x</b>'; return 'taken' } catch (error) { return error.name }"
@@ -237,7 +237,7 @@ def test_a_broken_answer_is_shown_and_the_page_stays_usable(what: str, shown: St
     assert wide <= visible
     letters = "".join(letter for letter in BROKEN[what] if letter.isalnum())[:200]
     answer = "".join(letter for letter in page.text(".agent .text") if letter.isalnum()) if letters else ""
-    answer = answer.replace("pythonCopy", "python")  # The head of a block of code.
+    answer = answer.replace("pythonCopy", "python")  # The header of a block of code.
     assert letters[:10] in answer
     page.type("next")
     assert page.find("#prompt").get_attribute("value") == "next"
@@ -352,7 +352,7 @@ USED: dict[str, Any] = {
 def test_what_was_read_from_a_cache_is_counted_once_and_the_context_is_that_of_one_request(
     provider: str, tokens: int, context: int, shown: Stage
 ) -> None:
-    """The model was asked three times: at first, and after the outputs of two rounds of tools."""
+    """The model was asked three times: at the start, and after the outputs of each of two rounds of tools."""
     page = shown.page
     page.click(f"#provider option[value={provider}]")
     first, second = tool("Bash", {"command": "a"}), tool("Bash", {"command": "b"}, number=2)
@@ -430,7 +430,7 @@ def nested(name: str, depth: int) -> Any:
 @pytest.mark.parametrize("name", ["edits", "changes", "x"])
 def test_a_call_that_is_nested_too_deep_is_asked_about_all_the_same(name: str, shown: Stage) -> None:
     page = shown.page
-    deep = nested(name, 450)  # More than that is no JSON for Python.
+    deep = nested(name, 450)  # Deeper than that is not JSON for Python.
     shown.start(
         asking("Edit", {name: deep, "file_path": "a", "content": "x", "more": deep}), {"type": "wait", "for": "looked"}
     )
@@ -463,7 +463,7 @@ def test_an_edit_without_anything_else_is_its_diff_alone(shown: Stage) -> None:
 
 
 def test_a_card_is_over_as_soon_as_the_agent_goes_on(shown: Stage) -> None:
-    """Somebody has answered in another tab, or it was too late: nobody decides on something that is decided."""
+    """Somebody has answered in another tab, or it was too late: nobody may decide on what is already decided."""
     page = shown.page
     first, second = asking("Bash", {"command": "one"}), asking("Bash", {"command": "two"}, 2)
     shown.start(first, *said(["well"]), second, {"type": "wait", "for": "looked"})

@@ -22,7 +22,7 @@ EDIT = "Please edit a file."
 
 
 def ask(chat: Browser, prompt: str, turns: int) -> None:
-    """Send a prompt and wait for the end of the turn, which is the nth."""
+    """Send a prompt and wait for the end of the turn, the nth."""
     chat.type(prompt + ENTER)
     chat.turns_done(turns)
 
@@ -245,7 +245,7 @@ def test_of_two_tabs_the_first_answer_counts(serve: Starter, page: Opener) -> No
     chat.until(lambda: chat.count("#conversations .open"))
     chat.click("#conversations .open")
     chat.until(lambda: chat.count(".card .allow"))
-    # As if this tab had not heard yet that the other one answers.
+    # As if this tab had not yet heard that the other one has answered.
     replay = chat.script("return sessionStorage.getItem('remoteclaw-sync-session')")
     chat.click(".card .deny")
     chat.turns_done(1)
@@ -272,7 +272,7 @@ def test_a_turn_that_was_begun_in_another_tab_is_followed(serve: Starter, page: 
     chat.type("demo:hang" + ENTER)
     chat.until(lambda: chat.count("details.tool[data-state=done]") == 2)
     chat.driver.switch_to.window(second)
-    chat.type("At the same time" + ENTER)  # Too late, or passed on to the turn, if this tab has seen it by now.
+    chat.type("At the same time" + ENTER)  # Too late, or passed on to the turn, if this tab has already seen it.
     chat.until(lambda: chat.count(".agent.busy") and "demo:hang" in chat.text())
     chat.click("#stop")
     chat.turns_done(2)
@@ -285,7 +285,7 @@ def test_the_time_of_a_tool_call_is_its_own_also_if_somebody_began_to_look_later
     chat = page(serve())
     request(chat, COMMAND)
     began = time.monotonic()
-    for _ in range(3):  # They take some time, which must not be lost.
+    for _ in range(3):  # The reloads take some time, which must not be lost.
         chat.reload()
         chat.find(".card .allow")
     waited = time.monotonic() - began

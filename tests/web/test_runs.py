@@ -22,7 +22,7 @@ from tests.fakes import PATIENCE, FakeRuntime, Gate, alive, is_guarded, wait_unt
 from tests.web.registries import Place, ids
 from tests.web.streams import Frame, check_whole, frames, next_frame, text_of
 
-runs_module = sys.modules[Runs.__module__]  # The package has a registry of that name.
+runs_module = sys.modules[Runs.__module__]  # The package has a registry with the same name.
 GateMaker = Callable[[], Gate]
 Worker = Callable[[str], tuple[subprocess.Popen[str], str, int]]
 
@@ -90,7 +90,7 @@ def test_a_resumed_stream_has_neither_gap_nor_repeat_wherever_it_was_cut(any_reg
 def test_a_visitor_who_claims_to_have_more_than_there_is_does_not_wait_for_ever(
     gate: GateMaker, any_registry: Registry
 ) -> None:
-    """Anybody can send a Last-Event-ID."""
+    """Anybody can send any Last-Event-ID."""
     middle = gate()
     handle = any_registry.start(FakeRuntime(["wait", middle.path], ["text", "a"]).start("hi"))
     stream = sse(any_registry.resume(f"{handle.run_id}-999"), heartbeat=0.06)
@@ -224,7 +224,7 @@ TAKEN = ["a folder of another user", "open to others", "a link", "a file"]
 
 
 def take(path: Path, kind: str) -> None:
-    """As another user who was there first."""
+    """As another user would who was there first."""
     if kind == "a link":
         (path.parent / "elsewhere").mkdir(mode=0o700)
         path.symlink_to(path.parent / "elsewhere")
@@ -242,7 +242,7 @@ def take(path: Path, kind: str) -> None:
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A temporary folder that all users share, and nobody has said where runs are kept."""
+    """A temporary folder that all users share, with no setting for where runs are kept."""
     monkeypatch.delenv("REMOTECLAW_SYNC_RUNS", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -280,7 +280,7 @@ def test_without_a_home_they_are_kept_in_a_new_folder(
     assert "REMOTECLAW_SYNC_RUNS" in caplog.text
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # From 3.12 on, for any fork beside threads.
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # From 3.12 on, for forks beside threads.
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_forked_copy_of_a_stream_that_is_dropped_leaves_the_run_alone(begun: bool, any_registry: Registry) -> None:
     stream = sse(FakeRuntime(["text", "a"], ["hang"]).start("hi"), registry=any_registry)
@@ -380,11 +380,11 @@ def test_a_worker_that_dies_takes_its_agent_along_and_visitors_are_told(worker: 
     assert wait_until(lambda: not alive(agent))
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # From 3.12 on, for any fork beside threads.
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # From 3.12 on, for forks beside threads.
 def test_a_forked_process_does_not_keep_a_dead_workers_run_alive(any_registry: Registry) -> None:
-    """Its copy of the descriptor would hold the lock by which others know that the worker lives.
+    """Its copy of the descriptor would hold the lock by which others know that the worker is alive.
 
-    Without an agent: whoever forks while another thread starts a process lets that one wait, in any Python program.
+    Without an agent: in any Python program, forking while another thread starts a process makes that thread wait.
     """
     go_on = threading.Event()
 

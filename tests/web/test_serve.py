@@ -1,4 +1,4 @@
-"""`remoteclaw-sync serve`: where it listens, what it says, what it leaves."""
+"""`remoteclaw-sync serve`: where it listens, what it prints, what it leaves behind."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_names_that_mean_us_have_the_port() -> None:
 
 
 def test_the_page_is_told_whose_input_tokens_include_those_from_a_cache() -> None:
-    """As `AgentUsage` says it of each."""
+    """As `AgentUsage` documents it for each CLI."""
     assert {name for name in (*SUPPORTED_PROVIDERS, DEMO) if counts_cache_as_input(name)} == {"gemini", "codex"}
 
 
@@ -132,7 +132,7 @@ def test_somebody_who_is_let_in_need_not_care_that_the_terminal_is_gone(tmp_path
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_at_the_end_of_the_server_its_agents_end_and_its_files_go(number: signal.Signals, tmp_path: Path) -> None:
-    """While a visitor is listening. SIGHUP is what a terminal that is closed sends."""
+    """While a visitor is listening. A terminal sends SIGHUP when it is closed."""
     needs("waitress")
     with Server(*SERVE, folder=tmp_path / "server") as server:
         headers = {"Authorization": f"Bearer {session(server)}", "Content-Type": "application/json"}
@@ -221,7 +221,7 @@ def test_hundreds_of_half_sent_requests_do_not_keep_the_owner_out(half: str, tmp
 
 
 def test_more_strangers_than_there_are_places_make_room_for_the_owner(tmp_path: Path) -> None:
-    """With few descriptors, so that there are few places."""
+    """With few descriptors, so there are few places."""
     needs("waitress")
     with Server("-c", FEW_PLACES, *SERVE[2:], folder=tmp_path / "server") as server, ExitStack() as stack:
         mine = session(server)
@@ -239,7 +239,7 @@ def test_more_strangers_than_there_are_places_make_room_for_the_owner(tmp_path: 
 
 @pytest.mark.parametrize("how", ["with its length", "in chunks", "after a 100-continue"])
 def test_a_strangers_body_is_not_kept(how: str, tmp_path: Path) -> None:
-    """Neither in a file (this server's temporary folder, deleted ones included) nor in memory."""
+    """Neither in a file (in this server's temporary folder, including deleted files) nor in memory."""
     needs("waitress")
     with Server(*SERVE, folder=tmp_path / "server") as server:
         length = "Transfer-Encoding: chunked" if how == "in chunks" else f"Content-Length: {MAX_BODY}"
@@ -304,7 +304,7 @@ def session(server: Server) -> str:
 
 
 def request(server: Server, method: str, path: str, token: str = "", body: str | None = None) -> tuple[int, Any]:
-    """Status, and what the JSON says (None if it is none)."""
+    """The status and the decoded JSON (None if it is not JSON)."""
     with connected(server) as connection:
         connection.request(method, path, body, {"Authorization": f"Bearer {token}", **JSON})
         response = connection.getresponse()
@@ -322,19 +322,19 @@ def connected(server: Server) -> Iterator[HTTPConnection]:
 
 
 def open_files(pid: int) -> list[str]:
-    """The regular files that a process has open in its temporary folder, deleted ones included, but for its lock."""
+    """The regular files that a process has open in its temporary folder, including deleted ones, except its lock."""
     folder = dict(pair.split("=", 1) for pair in Path(f"/proc/{pid}/environ").read_text().split("\0") if pair)["TMPDIR"]
     links = []
     for fd in os.listdir(f"/proc/{pid}/fd"):
         try:
             links.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
         except OSError:
-            pass  # Closed meanwhile.
+            pass  # It has been closed.
     return [link for link in links if link.startswith(folder) and not link.endswith("server.lock")]
 
 
 def all_is_read(port: int) -> bool:
-    """Whether nothing that was sent to this port waits in the kernel."""
+    """Whether nothing that was sent to this port is still waiting in the kernel."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return all(row[4].endswith(":00000000") for row in rows if int(row[1].partition(":")[2], 16) == port)
 

@@ -90,7 +90,7 @@ def test_of_ten_who_leave_in_the_middle_nothing_is_left(site: Server) -> None:
 
 
 def test_last_event_id_goes_on_without_gap_or_repeat(site: Server) -> None:
-    """On gunicorn by whichever of the two workers answers."""
+    """On gunicorn, either of the two workers may answer."""
     with Visitor(site, "/ask", prompt="hi", pace=0.005, detach=1) as visitor:
         seen = [visitor.frame() for _ in range(5)]
     for _ in range(4):

@@ -28,7 +28,7 @@ from tests.fakes import PATIENCE, FakeRuntime, Gate, alive, wait_until
 from tests.web.streams import check_whole, frames, text_of
 
 GateMaker = Callable[[], Gate]
-QUICK = 0.06  # A heartbeat that a test need not wait for.
+QUICK = 0.06  # A heartbeat so short that a test need not wait for it.
 
 DONE = AgentDoneEvent(AgentRunResult(text="a\nb", stderr="a server's path"))
 EVENTS: list[AgentEvent] = [
@@ -41,7 +41,7 @@ EVENTS: list[AgentEvent] = [
 
 
 def next_pulse(stream: EventStream) -> bytes:
-    """The first heartbeat; whatever comes before it is skipped."""
+    """The first heartbeat; anything before it is skipped."""
     return next(chunk for chunk in stream if chunk.startswith((b":", b"\n")))
 
 
@@ -141,7 +141,7 @@ def nested(depth: int) -> dict[str, Any]:
 def test_a_tools_input_may_be_nested_as_deep_as_it_likes(depth: int, detach: bool, registry: Runs) -> None:
     tool = AgentToolUseEvent("t", "1", nested(depth))
     events: list[AgentEvent] = [AgentTextEvent("a"), tool, AgentTextEvent("b"), DONE]
-    # On a busy machine the deepest takes long enough for a heartbeat.
+    # On a busy machine the deepest one takes long enough for a heartbeat.
     blocks = list(sse(events, heartbeat=10 * PATIENCE, detach=detach, registry=registry))
     assert [block.split(b"\n")[1] for block in blocks] == [
         b"event: text",
@@ -201,7 +201,8 @@ def test_nothing_is_started_before_the_first_next(gate: GateMaker, registry: Run
 
 @pytest.mark.parametrize("verb", ["start", "execute"])
 def test_close_ends_a_silent_agent(verb: str, gate: GateMaker, registry: Runs) -> None:
-    """Also what `execute()` gives: a generator that waits in the pump's thread, which nobody could close."""
+    """This also covers what `execute()` returns: a generator that waits in the pump's thread and that nobody could
+    close."""
     there = gate()
     stream = sse(getattr(FakeRuntime(["notify", there.path], ["hang"]), verb)("hi"), heartbeat=QUICK, registry=registry)
     next_pulse(stream)

@@ -39,12 +39,12 @@ for chunk in stream:
 
 
 def asking(folder: Path, prompt: str = WORK, **options: Any) -> AgentRun:
-    """A run that asks its visitor."""
+    """A run that asks its visitor for approval."""
     return runtime(folder).start(prompt, approve=Visitor(**options), working_directory=folder)
 
 
 def the_request(handle: RunHandle) -> PermissionRequest:
-    """What it asks, as soon as it does."""
+    """The run's open request, as soon as there is one."""
     assert wait_until(lambda: handle.open_requests)
     (request,) = handle.open_requests
     return request
@@ -58,7 +58,7 @@ def ended(stream: EventStream) -> tuple[list[str], dict[str, Any]]:
 
 @pytest.fixture
 def worker(tmp_path: Path, place: Place, any_registry: Registry) -> Iterator[RunHandle]:
-    """A run that asks, in another process."""
+    """A run that asks for approval, in another process."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), os.getcwd()])}
     arguments = [str(tmp_path), WORK, place.address]
     process = subprocess.Popen([sys.executable, "-c", WORKER, *arguments], stdout=subprocess.PIPE, text=True, env=env)
@@ -104,7 +104,7 @@ def test_each_request_is_answered_once_and_nothing_else_is(tmp_path: Path, any_r
     handle.answer(request.id, False)
     with pytest.raises(NotAskedError):
         handle.answer(request.id, True)  # A second tab, or the same request sent again.
-    assert other.open_requests == [theirs]  # Its ids may be the same, and it has had no answer.
+    assert other.open_requests == [theirs]  # Its ids may be the same, and it has not been answered.
     _, result = ended(stream)
     other.abort()
     ended(sse(other))
@@ -166,7 +166,7 @@ def test_a_request_waits_300_seconds_unless_something_else_is_said(monkeypatch: 
 
 @pytest.mark.parametrize("how", ["abort", pytest.param("deadline", marks=pytest.mark.slow)])
 def test_a_run_that_is_stopped_does_not_wait_for_its_answer(how: str, tmp_path: Path, any_registry: Registry) -> None:
-    # It runs from the start, and even on a busy machine the agent has to ask before it is over.
+    # The deadline runs from the start, and even on a busy machine the agent has to ask before it has passed.
     deadline = 8.0 if how == "deadline" else None
     run = runtime(tmp_path).start(WORK, approve=Visitor(), working_directory=tmp_path, deadline=deadline)
     handle = any_registry.start(run)
@@ -192,7 +192,7 @@ def test_a_visitor_who_comes_back_sees_what_is_open(tmp_path: Path, any_registry
     again = sse(any_registry.resume(last))
     first = next(again)
     assert b"event: permission" in first
-    assert b"id:" not in first  # The last event that was seen stays the last.
+    assert b"id:" not in first  # The last event that was seen remains the last one.
     handle = any_registry.get(again.run_id)
     handle.answer(the_request(handle).id, True)
     kinds, result = ended(again)
@@ -217,7 +217,7 @@ def test_of_two_answers_by_other_workers_the_first_counts_and_the_second_is_told
     request = the_request(worker)
     worker.answer(request.id, False, message="the first")
     with pytest.raises(NotAskedError):
-        worker.answer(request.id, True)  # Whether or not the first has arrived by now.
+        worker.answer(request.id, True)  # Whether or not the first answer has arrived by now.
     _, result = ended(sse(worker))
     assert [denial["reason"] for denial in result["permission_denials"]] == ["the first"]
 

@@ -157,11 +157,11 @@ def parsers() -> dict[str, Callable[[bytes], list[object]]]:
     [
         b'{"a":1}',
         b'{"a":1}\n{"b":"\xc3\xa9"}\r\n [1] ',
-        b'{"a":[1\n2]}',  # Half a value on each line, a whole one across them.
+        b'{"a":[1\n2]}',  # Half a value on each line, a whole value across them.
         b'{"a":[{}\n{}]}\n{}',
         b'{"a":"x\ny"}',
         b"{},{}\n{}",  # Two values on one line.
-        b'{},{}\n{"a":[1\n2]}',  # And half a value on two others: as many values as lines.
+        b'{},{}\n{"a":[1\n2]}',  # And half a value on each of two others: as many values as lines.
         b'{},{}\n{"a":[{}\n{}]}',
         b'{"a":[{}\n{}]}\n{},{}',
         b'{},null,{}\n{"a":[1\n2]}',
@@ -208,7 +208,7 @@ TEXT_LINES = {
     "opencode": '{"type":"text","sessionID":"s","part":{"id":"p_NUMBER","messageID":"m","type":"text","text":"TEXT"},'
     '"extra":EXTRA}',
 }
-HUGE = 2**64 + 1  # orjson makes a float of it.
+HUGE = 2**64 + 1  # orjson turns this into a float.
 TOOL_LINES = {
     "claude": '{"type":"assistant","message":{"id":"m","content":'
     '[{"type":"tool_use","id":"t","name":"n","input":{"huge":HUGE}}]}}',
@@ -218,7 +218,7 @@ TOOL_LINES = {
     "opencode": '{"type":"tool_use","sessionID":"s","part":{"id":"t","callID":"c","tool":"n","messageID":"m",'
     '"state":{"status":"completed","input":{"huge":HUGE},"output":""}}}',
 }
-# What goes into the string (as JSON source), and what the agent is to have said.
+# What is put into the string (as JSON source), and what the agent must then have said.
 NASTY_TEXTS = {
     "plain": "plain",
     "\x00\x0b\x1f\x7f raw": "\x00\x0b\x1f\x7f raw",
@@ -282,7 +282,7 @@ def together(lines: list[str]) -> list[list[str]]:
 
 
 def with_good_neighbours(lines: list[str]) -> list[list[str]]:
-    """Blocks of which the fast parser can take all but perhaps one line, in one go."""
+    """Blocks in which the fast parser can take all but perhaps one line at once."""
     return [['{"type":"unknown"}', line, '{"type":"unknown","n":1}'] for line in lines]
 
 
@@ -297,7 +297,7 @@ def test_both_parsers_tell_the_same_of_nasty_lines(
 ) -> None:
     pytest.importorskip("orjson", reason="orjson is not installed (extra `speed`)")
     assert fast_parser() is not None
-    # Too deep for orjson, and before Python 3.12 for the standard parser too.
+    # Too deep for orjson, and before Python 3.12 also for the standard parser.
     deep = TEXT_LINES[provider].replace("EXTRA", "[" * 1100 + "]" * 1100)
     blocks = cut([*nasty_lines(provider), deep])
     events = events_of(provider, *blocks)
@@ -320,7 +320,7 @@ def test_nothing_is_lost_of_nasty_lines(
         monkeypatch.setattr(json_lines, "fast_parser", lambda: None)
     events = events_of(provider, *cut(nasty_lines(provider)))
     texts = [event.text for event in events if isinstance(event, AgentTextEvent)]
-    # Around the line: \r and \x1c are white space, an x is not.
+    # Around the line: \r and \x1c are whitespace, an x is not.
     assert texts == [*NASTY_TEXTS.values(), *["text"] * len(NASTY_EXTRAS), *["again"] * 6, "again"]
     (call,) = [event for event in events if isinstance(event, AgentToolUseEvent)]
     assert call.input == {"huge": HUGE}

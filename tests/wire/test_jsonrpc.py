@@ -1,4 +1,4 @@
-"""A side of a JSON-RPC conversation: what it sends, and what it makes of what it hears."""
+"""One side of a JSON-RPC conversation: what it sends, and what it makes of what it receives."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_signal_handler_may_ask_while_the_clocks_of_other_requests_are_looked_
     peer.request("one")
 
     class Interrupted(float):
-        """A moment in which a handler comes in between."""
+        """A number whose use lets a handler run in between."""
 
         def __rsub__(self, other: float) -> float:
             peer.request("interrupt")
