@@ -1,4 +1,4 @@
-"""`CLIRuntimeBase`: what all runtimes share, and the hooks that make one."""
+"""`CLIRuntimeBase`: what all runtimes share, and the hooks that a runtime is made of."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ from .wire.json_lines import MAX_LINE_BYTES
 
 DEFAULT_TIMEOUT = 300.0  # Seconds of silence.
 DEFAULT_TOOL_TIMEOUT = 1800.0  # Seconds of silence while a tool runs: a long build prints nothing.
-DEFAULT_LINGER = 2.0  # Seconds a CLI may stay after its last word.
+DEFAULT_LINGER = 2.0  # Seconds that a CLI may stay after its final message.
 MAX_PENDING_BYTES = 256 * 1024 * 1024  # Unread output kept in memory before the CLI is made to wait.
 DEFAULT_IDLE_TIMEOUT = 600.0  # Seconds after which the idle process of a session is let go.
-NO_PROMPT = "(none)"  # Stands in the fields of a session, which need one to be checked; each turn has its own.
+NO_PROMPT = "(none)"  # For the fields of a session, which cannot be checked without a prompt; each turn has its own.
 MARKER_PREFIX = "REMOTECLAW_SYNC_RUN_"
 
 
 class RuntimeOptions(TypedDict, total=False):
-    """What every runtime's constructor takes beside its command and timeout; see `CLIRuntimeBase`."""
+    """What every runtime's constructor takes besides its command and timeout; see `CLIRuntimeBase`."""
 
     tool_timeout: float | None
     linger: float
@@ -74,7 +74,7 @@ class RuntimeOptions(TypedDict, total=False):
 
 
 class CliOptions(RuntimeOptions, total=False):
-    """What the constructors of the built-in runtimes all take; each adds its own."""
+    """What the constructors of all built-in runtimes take; each adds its own options."""
 
     command: str | os.PathLike[str] | Sequence[str]
     timeout: float | None
@@ -82,33 +82,33 @@ class CliOptions(RuntimeOptions, total=False):
 
 
 class CLIRuntimeBase(Verbs):
-    """Runs an agent CLI that prints one JSON object a line, and yields what it says as events.
+    """Runs an agent CLI that prints one JSON object per line, and yields its output as events.
 
-    A subclass gives `build_args`, `build_env` and `extract_event`. Each run works on a copy of the instance
+    A subclass provides `build_args`, `build_env` and `extract_event`. Each run works on a copy of the instance
     (copied, then `reset_state()`), so hooks may keep a run's state on `self`, and one instance serves any number of
     threads at once.
 
     Args:
-        command: the program: a name looked for on PATH, a path, or a sequence (program and first arguments).
+        command: the program: a name to be found on PATH, a path, or a sequence (program and first arguments).
         timeout: seconds of silence after which the run is ended; None for no limit.
         tool_timeout: the same while a tool call is outstanding.
-        linger: seconds the CLI may stay after its terminal event.
+        linger: seconds that the CLI may stay after its terminal event.
         max_pending_bytes: unread output kept in memory before the CLI is made to wait.
         max_line_bytes: a longer line is skipped and reported.
-        record: write what the CLI says to this file, for `ReplayRuntime` (see record.py).
+        record: a file to write the CLI's output to, for `ReplayRuntime` (see recording/).
         transport: "oneshot" (a process for each prompt), "live" (one that can be talked to while it works) or "auto":
             one-shot, unless a run has `approve`.
-        share_process: whether live sessions share a process where the CLI can and they have command, arguments and
-            environment in common.
+        share_process: whether live sessions share a process if the CLI supports it and they have the same command,
+            arguments and environment.
         prices: what models cost, by name ("*" for all others), or one price for all: for `max_cost_usd` and
-            `total_cost_usd` where the CLI does not tell.
+            `total_cost_usd` if the CLI does not report costs.
     """
 
     provider: ClassVar[str | None] = None
-    # Of a CLI with a folder in `clis/`: its versions, exit codes and places.
+    # For a CLI with a folder in `clis/`: its versions, exit codes and places.
     cli_facts: ClassVar[CliFacts | None] = None
     install_hint: ClassVar[str | None] = None
-    # Whether the CLI always ends with a line that says so: then its absence is a failure, whatever the exit code.
+    # Whether the CLI always ends with a line that says so. If so, a run without it has failed, whatever the exit code.
     expects_terminal_event: ClassVar[bool] = False
     # How many failed starts of one run `remedy` may cure.
     most_restarts: ClassVar[int] = 1
@@ -144,10 +144,10 @@ class CLIRuntimeBase(Verbs):
         check_flag("share_process", share_process)
         self.share_process = share_process
         self.prices: Mapping[str, Price] = as_prices(prices)
-        self.processes = SharedProcesses()  # The same in all copies.
+        self.processes = SharedProcesses()  # The same object in all copies.
         self.is_live = False  # True in the copy that serves a live session.
         self.outcome = RunOutcome()
-        self._launched_env: dict[str, str] = {}  # Of the CLI that was started last.
+        self._launched_env: dict[str, str] = {}  # The environment of the CLI that was started last.
 
     def new_turn(self, params: AgentExecuteParams | str, fields: RunFields) -> Turn:
         checked = self.checked(params, fields)
@@ -166,10 +166,10 @@ class CLIRuntimeBase(Verbs):
         return self.new_turn(attrs.evolve(params, session_id=before.session_id), {})
 
     def open_session(self, **fields: Unpack[SessionFields]) -> AgentSession:
-        """A conversation with a process that stays: many turns, approvals, interrupts.
+        """Open a conversation whose process stays between turns: many turns, approvals, interrupts.
 
-        Takes the fields that hold for all turns, and `idle_timeout`: seconds after which an idle process is let go
-        (None keeps it); the next turn starts another one and resumes. Nothing is started before the first turn or
+        Takes the fields that apply to all turns, and `idle_timeout`: seconds after which an idle process is let go
+        (None keeps it); the next turn then starts another one and resumes. Nothing is started before the first turn or
         `warm()`. Raises UnsupportedOperationError for a CLI without live sessions, ValueError or TypeError for bad
         arguments.
         """
@@ -194,11 +194,11 @@ class CLIRuntimeBase(Verbs):
         max_bytes: int = MAX_CAPSULE_BYTES,
         held: bool = False,
     ) -> bytes:
-        """A session as a capsule: bytes from which `import_session` makes it a session of another machine.
+        """Export a session as a capsule: bytes from which `import_session` recreates it on another machine.
 
-        The capsule holds all that was said, and no secret of the CLI's own; the files that the agent worked on are not
-        in it. `env` has the variables that the session's runs had (HOME and the like), as a run takes them. `held`
-        says that the caller itself has the session open, and no turn is running.
+        The capsule contains all that was said, but not the CLI's own secrets, nor the files that the agent worked on.
+        `env` has the variables that the session's runs had (HOME and the like), in the form that a run takes. `held`
+        says that the caller itself has the session open, and that no turn is running.
 
         Raises SessionTransferError (not found, larger than `max_bytes`), SessionBusyError if a run or a live session
         has it, UnsupportedOperationError for a CLI whose sessions cannot be moved, ValueError or TypeError.
@@ -216,13 +216,13 @@ class CLIRuntimeBase(Verbs):
         max_bytes: int = MAX_CAPSULE_BYTES,
         replace: bool = False,
     ) -> str:
-        """Make a session of `export_session`'s capsule one of this machine, for runs in this working directory.
+        """Import the session in a capsule from `export_session`, for runs on this machine in this working directory.
 
         Returns its id, to resume it with. A session that is here already is brought up to date. If it has something
         that the capsule lacks, the call is refused, unless `replace` is True.
 
-        Raises SessionTransferError (damaged, of another or a newer CLI, in conflict with what is here; then nothing has
-        changed), SessionBusyError, UnsupportedOperationError, ValueError or TypeError.
+        Raises SessionTransferError (damaged, from another or a newer CLI, in conflict with what is here; nothing is
+        changed then), SessionBusyError, UnsupportedOperationError, ValueError or TypeError.
         """
         check_size("max_bytes", max_bytes)
         check_flag("replace", replace)
@@ -235,7 +235,7 @@ class CLIRuntimeBase(Verbs):
         working_directory: str | os.PathLike[str] | None,
         env: Mapping[str, str | None] | None,
     ) -> tuple[Self, AgentExecuteParams]:
-        """For what is done with a session while no run has it."""
+        """An agent and params for operations on a session that no run is using."""
         fields: RunFields = {"session_id": session_id, "working_directory": working_directory, "env": env or {}}
         params = self.checked(NO_PROMPT, fields)
         agent = self.private_copy()
@@ -250,7 +250,7 @@ class CLIRuntimeBase(Verbs):
         return self.transport == "live" or params.approve is not None
 
     def live_copy(self) -> Self:
-        """For one live session. Raises UnsupportedOperationError if there are none."""
+        """A copy for one live session. Raises UnsupportedOperationError if the CLI has no live sessions."""
         private = self.private_copy()
         if private.new_live_dialect() is None:
             raise UnsupportedOperationError(f"{self.program} has no live sessions in this package yet")
@@ -258,7 +258,7 @@ class CLIRuntimeBase(Verbs):
         return private
 
     def checked(self, params: AgentExecuteParams | str, fields: RunFields) -> AgentExecuteParams:
-        """What the verbs were given, as params that this runtime can do. Raises ValueError or TypeError."""
+        """The arguments of a verb as params, checked for this runtime. Raises ValueError or TypeError."""
         if fields:
             check_known("there is no field", fields, RunFields.__annotations__)
         if isinstance(params, str):
@@ -276,13 +276,13 @@ class CLIRuntimeBase(Verbs):
         return params if params.output_type is None else with_format(params)
 
     def private_copy(self) -> Self:
-        """For one session, so that neither it nor this runtime changes the other."""
+        """A copy for one session, so that neither it nor this runtime changes the other."""
         private = copy.copy(self)
         private.outcome = RunOutcome()
         private.reset_state()
         return private
 
-    # --- hooks that every runtime gives ---------------------------------------------------------------------
+    # --- hooks that every runtime provides ------------------------------------------------------------------
 
     @abc.abstractmethod
     def build_args(self, params: AgentExecuteParams) -> list[str]:
@@ -294,14 +294,14 @@ class CLIRuntimeBase(Verbs):
 
     @abc.abstractmethod
     def extract_event(self, line: str) -> Extracted:
-        """What a line (one JSON object) means. An AgentDoneEvent is the CLI's own last word: its fields go into the
-        result, and the `done` that consumers see comes from the base."""
+        """The event or events in a line (one JSON object). Return an AgentDoneEvent for the CLI's own final message:
+        its fields go into the result, and the `done` that consumers see comes from the base."""
 
     # --- hooks with a default -------------------------------------------------------------------------------
 
     @property
     def supports_stdin_prompt(self) -> bool:
-        """Whether the prompt goes to stdin. If not, `build_args` has to carry it."""
+        """Whether the prompt is written to stdin. If not, `build_args` has to include it."""
         return True
 
     @property
@@ -313,41 +313,41 @@ class CLIRuntimeBase(Verbs):
         """Prepare a fresh copy for one run."""
 
     def check_params(self, params: AgentExecuteParams) -> None:
-        """Raise ValueError, naming the field, for what this CLI cannot do."""
+        """Raise ValueError, naming the field, if this CLI cannot do what is asked."""
 
     def overriding_env(self, params: AgentExecuteParams) -> Mapping[str, str | None]:
-        """Variables that go before the caller's own, because they contain them."""
+        """Variables that take precedence over the caller's, because they include the caller's values."""
         return {}
 
     def stdin_data(self, params: AgentExecuteParams) -> bytes:
-        """What is written to the CLI's stdin, which is closed after it."""
+        """What is written to the CLI's stdin, which is then closed."""
         return params.prompt.encode() if self.supports_stdin_prompt else b""
 
     def native_schema(self, schema: Mapping[str, Any], from_start: bool) -> dict[str, Any] | None:
-        """The JSON schema of an answer in the form that the CLI's own option for it takes. None if it has no such
-        option, or not for this schema, or (`from_start` False) not for a process that has been started without it:
-        then the model is told in words. `params.output_type.native` has it when the command is built."""
+        """The JSON schema of an answer, in the form that the CLI's own option for it takes. None if the CLI has no such
+        option, or cannot use it for this schema, or (`from_start` False) for a process that was started without it; the
+        model is then told in words. When the command is built, `params.output_type.native` has the returned value."""
         return None
 
     def resolve(self, params: AgentExecuteParams) -> AgentExecuteParams:
-        """The params with what they leave to be looked up (the folder of a session). Raises RunSetupError."""
+        """The params, completed with what has to be looked up (the folder of a session). Raises RunSetupError."""
         return params
 
     def enter_run(self, params: AgentExecuteParams, resources: RunResources) -> None:
-        """Make what the run needs outside the process (temporary files); `resources` is unwound after the CLI's end.
+        """Make what the run needs outside the process (temporary files). `resources` is unwound after the CLI's end.
 
-        Called in the run's own thread, in the consumer's context (contextvars), as the other hooks of its start are.
-        Raise RunSetupError to end the run with an `error` event of its code.
+        Called in the run's own thread, in the consumer's context (contextvars), like the other hooks of the start.
+        Raise RunSetupError to end the run with an `error` event with its code.
         """
 
     def is_life(self, chunk: bytes) -> bool:
-        """Whether these lines (whole ones, as many as came at once) are a sign of life for the watchdog."""
+        """Whether these whole lines (all that came at once) are a sign of life for the watchdog."""
         return True
 
     def may_run_tool(self, chunk: bytes) -> bool:
-        """Whether output that the consumer has not read yet may be a tool call: then `tool_timeout` is the limit.
+        """Whether output that the consumer has not read yet may be a tool call; if so, `tool_timeout` is the limit.
 
-        Asked by the watchdog in a thread of its own. Override it if this CLI has other words for a tool call.
+        Asked by the watchdog in its own thread. Override it if this CLI writes tool calls differently.
         """
         return b'"tool' in chunk
 
@@ -360,27 +360,28 @@ class CLIRuntimeBase(Verbs):
         return stderr
 
     def at_exit(self, ended: Ended) -> Closing:
-        """What the end of the CLI's process means: the cause of a failed run if its stderr tells it, warnings."""
+        """What the end of the CLI's process means: warnings, and the cause of a failed run if stderr shows it."""
         return Closing()
 
     def stand_in(self, params: AgentExecuteParams) -> None:
-        """Have the live dialect of a replay know its session, without looking at this machine: there is no process."""
+        """Tell the live dialect of a replay about its session, without looking at this machine: there is no process."""
 
     def remedy(self, exit_code: int | None, said: str) -> AgentErrorEvent | None:
-        """A failed start that a change on `self` can cure: the warning to give, after which the CLI is started again.
+        """If a change on `self` can cure this failed start, make it and return the warning to give: the CLI is then
+        started again.
 
-        Asked `most_restarts` times, only when nothing had been said or done. `said` is what the CLI printed on stderr,
-        and on the other stream where no event followed.
+        Asked up to `most_restarts` times, and only if nothing had been said or done. `said` is what the CLI printed on
+        stderr, and on the other stream if no event followed.
         """
         return None
 
     def facts(self) -> dict[str, Any]:
-        """What this run's lines are read by and do not say themselves (the session asked for, names of MCP servers), as
-        JSON values: a recording keeps it. Asked when the run has been prepared."""
+        """Facts that reading this run's lines depends on and that are not in them (the requested session, names of MCP
+        servers), as JSON values: a recording keeps them. Asked when the run has been prepared."""
         return {}
 
     def recall(self, facts: Mapping[str, Any]) -> None:
-        """Take the facts of a recorded run for those of this one; some may be missing."""
+        """Use the facts of a recorded run as those of this one; some may be missing."""
 
     # --- for the engine -------------------------------------------------------------------------------------
 
@@ -390,7 +391,7 @@ class CLIRuntimeBase(Verbs):
         return self.provider or os.path.basename(self.command[0])
 
     def session_store(self, params: AgentExecuteParams) -> str | None:
-        """Whose session ids these are: only one run at a time may write to a session. None if any number may."""
+        """The store that the session ids belong to. Only one run at a time may write to a session; None: any number."""
         cli = self.cli_facts
         if cli is None or not cli.forks.isdisjoint(params.extra_args):
             return None
@@ -401,27 +402,27 @@ class CLIRuntimeBase(Verbs):
         return None
 
     def cli_version(self) -> str | None:
-        """The version of the CLI that was started, if its files say so."""
+        """The version of the CLI that was started, if its files show it."""
         cli, path = self.cli_facts, self._launched_env.get("PATH")
         if cli is None:
             return None
-        # Any part of the command: it may be `node .../agent.js`.
+        # Try all parts of the command: it may be `node .../agent.js`.
         found = (installed_version(cli, part, path) for part in self.command)
         return next((version for version in found if version is not None), None)
 
     def other_places(self) -> list[str]:
-        """Where the command is installed, though it is not on PATH."""
+        """Places where the command is installed although they are not on PATH."""
         if self.provider is None or os.path.dirname(self.command[0]):
             return []
         own_folders = () if self.cli_facts is None else self.cli_facts.program_folders
         return found_elsewhere(self.command[0], self._launched_env, own_folders)
 
     def new_dialect(self, params: AgentExecuteParams) -> Dialect:
-        """How the lines of a run are read: by the hooks, unless a runtime has a dialect of its own."""
+        """What reads the lines of a run: the hooks, unless a runtime has its own dialect."""
         return HookDialect(self)
 
     def new_live_dialect(self) -> LiveDialect | None:
-        """How one talks with a process of this CLI that stays; None if it has none."""
+        """The dialect for a process that stays; None if this CLI has no live sessions."""
         return None
 
     def prepare(self, params: AgentExecuteParams, resources: RunResources, dialect: Dialect) -> Launch:
@@ -459,16 +460,16 @@ class CLIRuntimeBase(Verbs):
         )
 
     def connect(self, setup: Setup) -> Transport:
-        """The way to the CLI."""
+        """The connection to the CLI."""
         return ChildProcess(setup)
 
     def shared_by(self, params: AgentExecuteParams) -> Hashable | None:
-        """Sessions for which this is the same share a process; None if one has a process of its own."""
+        """A key: sessions with the same key share a process. None if the session has its own process."""
         return None
 
     def _environment(self, params: AgentExecuteParams, cwd: str, marker: str) -> dict[str, str]:
-        # PWD, because some CLIs believe it rather than the real working directory. The marker's name is unique, so
-        # that a run inside a run carries both.
+        # PWD, because some CLIs trust it more than the real working directory. The marker's name is unique, so that a
+        # run inside a run has both markers.
         env = host_environment()
         env["PWD"] = cwd
         layers = self.build_env(params), params.env, self.overriding_env(params)

@@ -1,4 +1,4 @@
-"""Codex without Codex: lines of its real runs, through the runtime and through a fake CLI that prints them."""
+"""Codex without Codex: lines of its real runs, read by the runtime and printed by a fake CLI."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def args(prompt: str = "hi", runtime: CodexCliRuntime | None = None, **fields: A
 
 @attrs.frozen(kw_only=True)
 class Expected:
-    """What a caller gets of a captured run."""
+    """What a caller gets from a captured run."""
 
     text: str = ""
     thinking: str = ""
@@ -332,7 +332,7 @@ RETRY = line("error", message="Reconnecting... 1/5 (stream disconnected before c
     ],
 )
 def test_a_new_attempt_that_repeats_the_cut_message_does_not_double_it(after: list[str], told: list[str]) -> None:
-    """Source: 0.166.0 prints the message of the cut attempt and that of the next one as two items."""
+    """Source: 0.166.0 prints the message of the cut-off attempt and that of the next one as two items."""
     assert texts(extract(message("completed", "item_0", "Hello."), RETRY, *after)) == told
 
 
@@ -462,7 +462,7 @@ def test_a_run_without_its_last_line_is_incomplete_whatever_the_exit_code() -> N
 
 @pytest.mark.slow
 def test_retries_alone_do_not_keep_the_watchdog_quiet() -> None:
-    """Without is_life this run would go on for as long as the CLI prints its retries."""
+    """Without is_life this run would continue for as long as the CLI prints its retries."""
     waiting = '{"type":"error","message":"Reconnecting... waiting for network (Connection failed)"}\n'
     steps: list[list[Any]] = [["raw", "".join(f"{each}\n" for each in STARTED)], ["beat", 0.1, 100_000, waiting]]
     events, result = run(CodexCliRuntime(fake_command(*steps), timeout=1.0))
@@ -579,7 +579,7 @@ NO_COUNT = {"type": "event_msg", "payload": {"type": "token_count", "info": None
 def test_a_resumed_run_reports_its_own_usage_or_none(
     recorded: list[Any] | None, used: tuple[int, ...] | None, tmp_path: Path
 ) -> None:
-    """Source: 0.166.0 counts from the thread's beginning."""
+    """Source: 0.166.0 counts from the beginning of the thread."""
     if recorded is not None:
         record_thread(tmp_path, *recorded)
     completed = line("turn.completed", usage=usage(input=130, cached=15, written=3, output=26))
@@ -619,7 +619,7 @@ def test_a_record_that_cannot_be_read_is_not_known(tmp_path: Path) -> None:
 def test_a_system_prompt_that_a_resumed_thread_ignores_is_a_warning(
     system_prompt: str | None, warnings: int, tmp_path: Path
 ) -> None:
-    """Source: 0.166.0 sends the instructions the thread began with."""
+    """Source: 0.166.0 sends the instructions that the thread started with."""
     parts = [{"type": "input_text", "text": "Be brief."}, {"type": "input_text", "text": "<skills>"}]
     developer = {"type": "response_item", "payload": {"type": "message", "role": "developer", "content": parts}}
     record_thread(tmp_path, {"type": "session_meta"}, developer)
@@ -691,7 +691,7 @@ def test_a_system_prompt_survives_toml(value: str) -> None:
 
 
 def test_the_prompt_is_written_as_it_is_and_a_byte_order_mark_twice() -> None:
-    """Source: 0.166.0 takes one byte order mark away."""
+    """Source: 0.166.0 removes one byte order mark."""
     runtime = CodexCliRuntime()
     for prompt in ("-", "--help", "/clear", "@/etc/passwd", " two\nlines\n\n", "emoji 👩‍💻"):
         assert runtime.stdin_data(AgentExecuteParams(prompt)) == prompt.encode()
@@ -714,7 +714,7 @@ def test_the_variables_of_an_outer_codex_do_not_reach_an_inner_one(
 def test_an_image_that_cannot_be_shown_is_refused_when_the_call_is_made(
     name: str, complaint: str, tmp_path: Path
 ) -> None:
-    """Source: 0.166.0 tells the model that the content was omitted, and nobody else."""
+    """Source: 0.166.0 tells the model, and only the model, that the content was omitted."""
     (tmp_path / "good").write_bytes(PNG)
     (tmp_path / "text").write_text("no image")
     with pytest.raises(ValueError, match=rf"images\[1\].*{complaint}"):

@@ -27,7 +27,7 @@ LAB = McpServerConfig("server", ["--flag"], {"TOKEN": "s3cr3t-value"})
 REMOTE = McpServerConfig(url="https://example.test/mcp", headers={"X-Token": "s3cr3t-value"})
 PIECES = ("{env:HOME}", "{file:/etc/passwd}", "{env:", "{", "}", "\\", '"', "\n", "\u2028", "\U0001f389", "\\u007b")
 
-# Says what it finds where OpenCode looks for servers, and does what OpenCode does to a project.
+# Prints what it finds where OpenCode looks for servers, and does to a project what OpenCode does.
 READER = """
 import json, os, sys, time
 folder = ".opencode"
@@ -65,7 +65,8 @@ def content(servers: Mapping[str, McpServerConfig], env: Mapping[str, str] | Non
 
 
 def as_opencode_reads(text: str, env: Mapping[str, str]) -> Any:
-    """What 1.18.33 makes of a config: variables go into its text as they are, then files, then it is parsed."""
+    """What 1.18.33 makes of a config: it inserts variables into the text as they are, then files, and then parses
+    it."""
     text = re.sub(r"\{env:([^}]+)\}", lambda found: env.get(found[1], ""), text)
     return jsonc.parse(re.sub(r"\{file:[^}]+\}", "THE FILE", text))
 
@@ -117,7 +118,7 @@ def test_random_names_and_values_reach_opencode_as_they_are() -> None:
         name = "".join(char for char in nasty() if char.isprintable()).strip() + "x"
         servers = {name.lstrip("-"): McpServerConfig("server", [argument], {"TOKEN": value})}
         ((name, _),) = servers.items()
-        # What is set already may have references of its own, which stay, and text that looks like some, which too.
+        # What is already set may have references of its own, and text that looks like references: both stay.
         already = (
             json.dumps({"username": mine, "model": "@"}).replace("{env", "\\u007benv").replace("{file", "\\u007bfile")
         )
@@ -205,7 +206,7 @@ def test_merge_restore_puts_servers_into_a_private_file_that_is_gone_afterwards(
     assert read["mcp"]["lab"]["command"] == ["server", nasty]
     assert read["mcp"]["lab"]["environment"] == {"TOKEN": nasty, "{env:HOME}": "x"}
     assert "mcp" not in json.loads(found["env"]["OPENCODE_CONFIG_CONTENT"])
-    # Not even the folder, into which OpenCode has put a file of its own.
+    # Not even the folder, into which OpenCode has put a file.
     assert list(project.iterdir()) == []
 
 
@@ -224,7 +225,7 @@ def test_merge_restore_borrows_the_file_that_is_there_and_gives_it_back(project:
     (read,) = [jsonc.parse(text) for file, (_, text) in found["files"].items() if file == name]
     assert read["mcp"]["mine"]["command"] == ["{env:MINE}"]
     assert read["mcp"]["lab"]["environment"] == {"TOKEN": "s3cr3t-value"}
-    # Otherwise OpenCode writes this into the file itself, which would then not be ours to take back.
+    # Otherwise OpenCode writes this into the file itself, and then we could not take the file back.
     assert read["$schema"]
     assert (folder / name).read_text() == original
     assert {path.name for path in folder.iterdir()} == {name, ".gitignore"}
@@ -260,7 +261,7 @@ def test_the_next_run_repairs_what_a_killed_host_left_also_if_it_borrows_nothing
     dead = BorrowedConfig(ConfigFile(str(path), "json", "mcp", {"dead": {}}, litter=opencode_mcp.LITTER))
     dead.take(time.sleep)
     (path.parent / ".gitignore").touch()
-    dead.forget_after_fork()  # As the kernel does: the lock is free, the file is not restored.
+    dead.forget_after_fork()  # As the kernel does when a process dies: the lock is free, the file is not restored.
     assert path.exists()
     _, result = Played(tmp_path, PLAIN).run(working_directory=project)
     assert result.ok

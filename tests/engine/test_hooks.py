@@ -1,4 +1,4 @@
-"""What a subclass may do wrong, and that one run knows nothing of another."""
+"""What a subclass may do wrong, and that runs do not affect each other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Mistake(Exception):
 
 
 class Extractor(FakeRuntime):
-    """Gives back for a line of type "bad" what the test wants."""
+    """Returns what the test wants for a line of type "bad"."""
 
     def __init__(self, give: Any) -> None:
         super().__init__(*THREE)
@@ -305,7 +305,7 @@ def test_an_abort_between_two_starts_is_not_lost() -> None:
 
 
 class Counting(CLIRuntimeBase):
-    """Keeps what a run has said on `self`, as a hook may."""
+    """Keeps on `self` what a run has said, as a hook may."""
 
     def __init__(self) -> None:
         super().__init__(["sh", "-c", 'for i in 1 2 3 4 5 6 7 8 9; do echo "{\\"word\\": \\"$1$i\\"}"; done', "sh"])

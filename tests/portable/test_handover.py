@@ -28,7 +28,7 @@ from tests.fakes import wait_until
 
 
 class FakeCli:
-    """Answers with all that was said in the session."""
+    """Answers with everything that was said in the session."""
 
     provider = "fake"
 
@@ -108,7 +108,7 @@ class Site:
         ]
 
     def say(self, machine: int, text: str) -> str:
-        """The answer of a run for which nothing had to be warned of."""
+        """The answer of a run that gave no warnings."""
         result = self.bridges[machine].handle(said(text))
         assert (result.error, result.warnings) == (None, ())
         return result.run.text
@@ -173,7 +173,7 @@ def test_a_turn_that_another_machine_could_not_see_is_given_up_with_a_word(site:
 
 
 def test_a_state_that_was_not_seen_is_not_overwritten_even_without_the_lock(site: Site) -> None:
-    """As when a machine was thought dead and has lost its lock."""
+    """As when a machine was thought to be dead and has lost its lock."""
     site.say(0, "a")
     site.bridges[1]._moves._handover.store = _Overtaken(site)  # type: ignore[union-attr]
     text, warning = site.warned(1, "b")
@@ -183,7 +183,7 @@ def test_a_state_that_was_not_seen_is_not_overwritten_even_without_the_lock(site
 
 
 class _Overtaken:
-    """The store, for a machine whose turn takes so long that another one makes one meanwhile."""
+    """The store, for a machine whose turn takes so long that another machine runs one in the meantime."""
 
     def __init__(self, site: Site) -> None:
         self._site, self._store = site, FolderSessionStore(site.store.path)

@@ -1,4 +1,4 @@
-"""What is taken for the answer in what an agent says, and what is said of one that does not fit."""
+"""What is taken for the answer in what an agent says, and what is reported about an answer that does not fit."""
 
 from __future__ import annotations
 
