@@ -13,7 +13,7 @@ from functools import partial
 from .fake import fake_runtime
 from .measure import pairs, ratio
 from .streams import STAMP, write_stream
-from .table import Bench, Row, consume, parser, read_by_hand, row
+from .table import Bench, Row, consume, parser, read_by_hand, read_in_a_thread, row
 
 PACE_MICROSECONDS = 20_000
 RUNS = 50
@@ -28,9 +28,13 @@ def paced(bench: Bench) -> Iterator[Row]:
         ours = partial(consume, fake_runtime("claude", argv))
         by_hand = partial(read_by_hand, argv)
         with parser("json"):
-            measured = pairs(partial(_at_once, ours), partial(_at_once, by_hand), 3)
+            measured = pairs(partial(_at_once, ours), partial(_at_once, by_hand), 5)
+            plain = pairs(partial(_at_once, partial(read_in_a_thread, argv)), partial(_at_once, by_hand), 3)
         cpu = ratio([mine.cpu / limit.cpu for mine, limit in measured])
         yield row(f"50 runs, a line every 20 ms, {seconds:g} s: CPU", cpu, "x (a)", floor, 2.0)
+        # The least that a design with reader threads can do: it depends on what a switch of threads costs here.
+        bound = ratio([mine.cpu / limit.cpu for mine, limit in plain])
+        yield row(f"the same, a plain reader thread, {seconds:g} s: CPU", bound, "x (a)")
     yield from _one_run(bench)
 
 

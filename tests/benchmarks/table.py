@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import queue
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,6 +85,28 @@ def read_by_hand(argv: list[str]) -> int:
         for line in process.stdout:
             json.loads(line)
             count += 1
+    return count
+
+
+def read_in_a_thread(argv: list[str]) -> int:
+    """(a) with a reader thread and a queue in between, as a person would write it who also wants a deadline."""
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        stream = process.stdout
+
+        def read() -> None:
+            for line in stream:
+                lines.put(line)
+            lines.put(None)
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        count = 0
+        while (line := lines.get()) is not None:
+            json.loads(line)
+            count += 1
+        thread.join()
     return count
 
 
