@@ -25,8 +25,8 @@ class AgentSession(Closeable, Verbs):
     killed), the next turn starts another one and resumes. One turn at a time: a second one raises SessionBusyError.
     All other methods may be called from any thread. Use the session as a context manager, or `close()` it.
 
-    A turn takes a prompt and the fields `images`, `deadline`, `abort_signal`, `prompt_syntax`, `output_type`. All other
-    fields belong to the session.
+    A turn takes a prompt, the fields `images`, `deadline`, `abort_signal`, `prompt_syntax` and `output_type`, and the
+    limits. All other fields belong to the session.
     """
 
     def __init__(self, live: LiveSession) -> None:

@@ -10,9 +10,6 @@ from ..factory import DEMO, SUPPORTED_PROVIDERS
 from ..types import PermissionMode
 from .arguments import build_parser
 
-FILE_OPTIONS = {"--image", "--mcp-file", "--record"}
-FOLDER_OPTIONS = {"--cwd", "-C"}
-
 BASH = """\
 _remoteclaw_sync() {{
     local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}" command="${{COMP_WORDS[1]}}"
@@ -37,7 +34,8 @@ CASE = '        {name}) COMPREPLY=($(compgen -W "{flags}" -- "$current")) ;;'
 
 def command(options: argparse.Namespace) -> int:
     """Print the script for one shell."""
-    words = _words(build_parser())
+    parser = build_parser()
+    words = _words(parser)
     providers = (*SUPPORTED_PROVIDERS, DEMO)
     if options.shell == "fish":
         print(_fish(words, providers), end="")
@@ -49,8 +47,8 @@ def command(options: argparse.Namespace) -> int:
         commands=" ".join(words),
         providers=" ".join(providers),
         modes=" ".join(get_args(PermissionMode)),
-        folders="|".join(sorted(FOLDER_OPTIONS)),
-        files="|".join(sorted(FILE_OPTIONS)),
+        folders="|".join(_options_with("DIR", parser)),
+        files="|".join(_options_with("FILE", parser)),
         cases=cases,
     )
     print(script, end="")
@@ -59,8 +57,18 @@ def command(options: argparse.Namespace) -> int:
 
 def _words(parser: argparse.ArgumentParser) -> dict[str, list[str]]:
     """The commands, and the words that can follow each."""
+    return {name: _flags(command) for name, command in _commands(parser).items()}
+
+
+def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    return {name: _flags(sub) for name, sub in commands.choices.items()}
+    return dict(commands.choices)
+
+
+def _options_with(metavar: str, parser: argparse.ArgumentParser) -> list[str]:
+    """The options of all commands whose value is called this in the help."""
+    actions = [action for command in _commands(parser).values() for action in command._actions]
+    return sorted({option for action in actions if action.metavar == metavar for option in action.option_strings})
 
 
 def _flags(parser: argparse.ArgumentParser) -> list[str]:
@@ -81,7 +89,7 @@ def _fish(words: dict[str, list[str]], providers: tuple[str, ...]) -> str:
         if plain:
             lines.append(f"complete -c remoteclaw-sync {seen} -f -a {shlex.quote(' '.join(plain))}")
     lines.append(
-        "complete -c remoteclaw-sync -n '__fish_seen_subcommand_from run' "
+        "complete -c remoteclaw-sync -n '__fish_seen_subcommand_from run chat serve' "
         f"-s p -l provider -x -a {shlex.quote(' '.join(providers))}"
     )
     return "\n".join(lines) + "\n"

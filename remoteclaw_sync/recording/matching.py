@@ -27,7 +27,7 @@ WILD = frozenset(
         "mcp_servers",
         "projects",
     }
-    | {"password", "projects", "version"}
+    | {"password", "version"}
 )
 # Ids that we make up: a UUID, or letters and digits after a prefix, as in `msg_0192f1c2e4b8`.
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"

@@ -173,9 +173,16 @@ class Gateway:
         with self._lock:
             self._calls_made += 1
             self._calls.add(thread)
-        if timer is not None:
-            timer.start()
-        thread.start()
+        try:
+            if timer is not None:
+                timer.start()
+            thread.start()
+        except RuntimeError as error:  # No more threads.
+            if timer is not None:
+                timer.cancel()
+            with self._lock:
+                self._calls.discard(thread)
+            respond(tool_failure(f"{tool.name} was not called: {error}"))
 
 
 def _outcome(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:

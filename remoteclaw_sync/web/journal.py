@@ -82,7 +82,8 @@ class RunFolder:
         return self._write(self.file(run_id, f"-{time.time_ns():020}-{secrets.token_hex(4)}{ORDER}"), order)
 
     def take_orders(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """The file names and contents of all orders, for each run oldest first; `done_with` removes one."""
+        """The file names and contents of all orders: a run's oldest first, its answers in any order. `done_with`
+        removes one."""
         for name in sorted(name for name in self._names() if name.endswith(ORDER)):
             order = self._read(name)
             if order is not None:

@@ -77,16 +77,21 @@ def test_a_completion_script_knows_commands_and_options(shell: str, capsys: pyte
         assert word in script
 
 
-def test_bash_completes_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("run --prov", "--provider"), ("serve --keep tal", "talks"), ("run --schema fie", "field.json")],
+)
+def test_bash_completes_with_it(typed: str, completed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "talks").mkdir()
+    (tmp_path / "field.json").touch()
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("there is no bash here")
     main(["completion", "bash"])
-    script = capsys.readouterr().out + "COMP_WORDS=(remoteclaw-sync run --prov); COMP_CWORD=2; _remoteclaw_sync\n"
-    done = subprocess.run(
-        [bash, "-c", script + 'echo "${COMPREPLY[@]}"'], capture_output=True, text=True, timeout=PATIENCE
-    )
-    assert (done.stdout, done.stderr) == ("--provider\n", "")
+    words = f"COMP_WORDS=(remoteclaw-sync {typed}); COMP_CWORD={len(typed.split())}; _remoteclaw_sync\n"
+    script = capsys.readouterr().out + words + 'echo "${COMPREPLY[@]}"'
+    done = subprocess.run([bash, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.stdout, done.stderr) == (f"{completed}\n", "")
 
 
 # --- MCP ------------------------------------------------------------------------------------------------------

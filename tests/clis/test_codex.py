@@ -282,7 +282,7 @@ def test_growing_text_comes_as_what_is_new_each_time() -> None:
 
 
 def test_completed_messages_alone_are_whole_and_each_is_told_once() -> None:
-    """Source: peers.md X1; the second message lost as many characters as the first had."""
+    """A known mistake of others: the second message loses as many characters as the first has."""
     first, second = "All tests pass; here is the summary.", "Short."
     lines = (message("completed", "item_0", first), message("completed", "item_1", second))
     assert texts(extract(*lines)) == [first, second]
@@ -346,7 +346,6 @@ def test_the_same_words_after_a_tool_are_said_again() -> None:
 
 
 def test_parallel_commands_keep_their_own_ids() -> None:
-    """Source: peers.md X5."""
     running = {"aggregated_output": "", "exit_code": None, "status": "in_progress"}
     events = extract(
         item("started", "item_0", "command_execution", command="a", **running),
@@ -382,7 +381,6 @@ def test_a_failed_file_change_is_a_failed_call() -> None:
 
 
 def test_a_sub_agent_is_a_call_whose_answer_is_not_the_agents() -> None:
-    """Source: facts, section 1 (collab_tool_call)."""
     common: dict[str, Any] = {"tool": "wait", "sender_thread_id": "a", "receiver_thread_ids": ["b"], "prompt": None}
     states = {"b": {"status": "completed", "message": "the inner answer"}}
     events = extract(

@@ -251,6 +251,28 @@ def test_what_the_users_configuration_denies_is_refused_though_approve_would_all
     assert asked == ["call_true"]
 
 
+def test_an_mcp_tool_that_the_user_denies_is_refused_though_approve_would_allow_it(bench: Bench) -> None:
+    command, *arguments = bench.mcp_command()
+    settings = json.dumps({"permission": {"wild_echo": "deny"}})
+    call = bench.opencode.mcp_call("wild", "echo", {"text": "ho"})
+    bench.server.script([Turn(tool_calls=[call]), Turn(text="Done.")])
+    asked: list[str] = []
+
+    def approve(request: PermissionRequest) -> bool:
+        asked.append(request.tool_name)
+        return True
+
+    result = OpenCodeCliRuntime().run(
+        "do it",
+        working_directory=bench.workdir,
+        env={"OPENCODE_CONFIG_CONTENT": settings},
+        mcp_servers={"wild": McpServerConfig(command=command, args=arguments, trust=False)},
+        approve=approve,
+    )
+    assert (result.text, asked) == ("Done.", [])
+    assert [denial.tool for denial in result.permission_denials] == ["wild_echo"]
+
+
 def test_the_model_and_the_permission_mode_change_between_turns(bench: Bench) -> None:
     files = [bench.workdir / str(number) for number in range(4)]
     replies: list[Reply] = []

@@ -109,6 +109,23 @@ def test_an_argument_of_ten_megabytes_arrives_whole() -> None:
         assert call(client, "echo", value="x" * 10_000_000) == ("x" * 10_000_000, False)
 
 
+def test_a_call_for_which_there_is_no_thread_is_answered_as_failed_and_the_next_one_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "remoteclaw-tool-echo":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with Gateway([echo]) as gateway, client_of(gateway.mcp_server()) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            assert call(client, "echo", value="x") == ("echo was not called: can't start new thread", True)
+        assert call(client, "echo", value="y") == ("y", False)
+
+
 def test_two_calls_run_at_the_same_time() -> None:
     both = threading.Barrier(2)
 

@@ -28,6 +28,7 @@ from ...wire.fields import Message, items, mapping, strings, text
 from ...wire.jsonrpc import Answered, Failed
 from .config import ASK_RULES
 from .live_settings import SessionSettings, route
+from .mcp import OUR_RULES_END
 from .rules import Rule, denies, read_rules
 
 # How long a request waits for the call that it is about. The call has the arguments, and arrives right after it.
@@ -122,10 +123,10 @@ class Asks:
             self._agents[session] = agent
 
     def on_agents(self, status: int, body: Any) -> None:
-        """Keep the agents' effective rules, except the ASK_RULES that we have added."""
+        """Keep the agents' effective rules, except those that we have added."""
         for agent in body if isinstance(body, list) else ():
             if isinstance(agent, dict):
-                self._rules[text(agent, "name")] = [rule for rule in read_rules(agent) if rule[0] not in ASK_RULES]
+                self._rules[text(agent, "name")] = [rule for rule in read_rules(agent) if not _is_ours(rule)]
 
     # --- what is asked --------------------------------------------------------------------------------------
 
@@ -343,6 +344,10 @@ class Asks:
     def _note_denial(self, tool: str, reason: str, call_id: str) -> None:
         self.refused.add(call_id)
         self._outcome.permission_denials.append(PermissionDenial(tool, reason, call_id or None))
+
+
+def _is_ours(rule: Rule) -> bool:
+    return rule[0] in ASK_RULES or rule[0].endswith(OUR_RULES_END)
 
 
 def _is_gone(answer: Answered | Failed) -> bool:

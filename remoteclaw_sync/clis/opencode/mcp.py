@@ -20,6 +20,10 @@ DEFAULTS = {"$schema": "https://opencode.ai/config.json"}
 LITTER = (".gitignore", "node_modules", "package.json", "package-lock.json", "bun.lock")
 IGNORES_PROJECT = "OPENCODE_DISABLE_PROJECT_CONFIG"
 
+# Ends the keys of our permission rules. To OpenCode, `**` means the same as `*`. As nobody else writes such a key, it
+# is added at the end of the rules, where it wins over `"*": "ask"`.
+OUR_RULES_END = "_**"
+
 LONGEST_TIMER_MS = 2**31 - 1  # A longer timer fires at once.
 
 LOG_VALUE = r'("(?:[^"\\]|\\.)*"|\S+)'
@@ -66,17 +70,13 @@ def _entry(server: McpServerConfig, protect: Protect) -> dict[str, Any]:
 
 
 def rules(servers: Servers) -> dict[str, str]:
-    """Permission rules that let the tools of trusted servers, and no others, run without asking.
-
-    To OpenCode, `**` means the same as `*`. As nobody else writes such a key, it is added at the end, where it wins
-    over `"*": "ask"`.
-    """
-    return {f"{tool_prefix_name(name)}_**": "allow" for name, server in servers.items() if server.trust}
+    """Permission rules that let the tools of trusted servers, and no others, run without asking."""
+    return {f"{tool_prefix_name(name)}{OUR_RULES_END}": "allow" for name, server in servers.items() if server.trust}
 
 
 def asked_rules(servers: Servers) -> dict[str, str]:
     """Rules that make OpenCode ask for the tools of all other servers, in a live session with someone to ask."""
-    return {f"{tool_prefix_name(name)}_**": "ask" for name, server in servers.items() if not server.trust}
+    return {f"{tool_prefix_name(name)}{OUR_RULES_END}": "ask" for name, server in servers.items() if not server.trust}
 
 
 def borrows_config(mode: str, env: Mapping[str, str]) -> bool:
