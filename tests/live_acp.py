@@ -195,13 +195,16 @@ class Session:
     def do_settings(self) -> None:
         self.do_text(json.dumps(self.settings))
 
-    def do_hang(self, call_id: str = "") -> None:
+    def do_hang(self, call_id: str = "", until_second: bool = False) -> None:
         """Until the turn is cancelled, which this call is then said to have failed by."""
         try:
             self.wait_for(lambda: False)
         finally:
             if call_id:
                 self.tell("tool_call_update", toolCallId=call_id, status="failed")
+            if until_second:
+                self.cancelled = False
+                self.wait_for(lambda: False)
 
     def do_deafen(self) -> None:
         """Ignore all further cancels."""

@@ -303,6 +303,18 @@ class Claude:
         script = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
         self.note_process(int(subprocess.check_output(["sh", "-c", script])), path)
 
+    def do_server(self, path: str) -> None:
+        """The same, with a server that can start a worker: see `do_fork`."""
+        script = 'until [ -e "$0.go" ]; do sleep 0.02; done; sleep 1000 & echo $! > "$0.worker"; wait'
+        launch = 'setsid sh -c "$1" "$0" >/dev/null 2>&1 & echo $!'
+        self.note_process(int(subprocess.check_output(["sh", "-c", launch, path, script])), path)
+
+    def do_fork(self, path: str) -> None:
+        """Have that server start a worker; its pid is written to `<path>.worker`."""
+        self.do_touch(f"{path}.go")
+        while not os.path.exists(f"{path}.worker") or not os.path.getsize(f"{path}.worker"):
+            time.sleep(0.005)
+
     def note_process(self, pid: int, path: str) -> None:
         with open(path, "w") as file:
             file.write(str(pid))

@@ -406,6 +406,8 @@ class ChildProcess(Inbox):
                     self._next_look_at = due = min(due, self._guard_at)
                 # Not earlier: until the supervisor releases the interpreter, the consumer could only wait for it.
                 self._wake_consumer()
+            if self._must_look:
+                due = now  # Somebody has changed something while we looked.
             backend.wait(None if due == FOREVER else min(max(due - now, 0.0), LONGEST_SLEEP))
             now = clock()
 

@@ -183,7 +183,7 @@ class Exit:
 @attrs.frozen(eq=False)
 class Strays:
     """What an interrupted turn may have left: processes of its run that began in this time, and whose parents are gone.
-    (Processes that a CLI starts for itself are its children.)
+    (The CLI's own helpers are its children, and a server of an earlier turn is the parent of its workers.)
 
     `since`, `until`: in the units of `sweep.boot_ticks`. `word`: a variable (`NAME=value`) that they have in their
     environment.

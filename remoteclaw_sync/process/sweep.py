@@ -227,7 +227,7 @@ def boot_ticks() -> int:
 def signal_strays(marks: Marks, strays: Strays) -> None:
     """Send SIGTERM to the strays that exist, and SIGKILL to those that got SIGTERM before. Does not wait."""
     for pid, stat in find_leftovers(marks):
-        if not strays.since <= int(stat.started) <= strays.until or _descends(stat, marks.session):
+        if not strays.since <= int(stat.started) <= strays.until or _is_cared_for(stat, marks, strays.since):
             continue
         if stat.state in DEAD:
             _reap_if_adopted(pid, stat)
@@ -244,14 +244,17 @@ def signal_strays(marks: Marks, strays: Strays) -> None:
             grip.close()
 
 
-def _descends(stat: Stat, ancestor: int) -> bool:
-    """Whether the process has this ancestor, and all processes in between still exist."""
+def _is_cared_for(stat: Stat, marks: Marks, since: int) -> bool:
+    """Whether the process descends from the child, or from something that an earlier turn has started (a database
+    that forks for each connection), and all processes in between still exist."""
     for _ in range(MOST_ANCESTORS):
-        if stat.parent in (ancestor, 0, 1):
-            return stat.parent == ancestor
+        if stat.parent in (marks.session, 0, 1):
+            return stat.parent == marks.session
         parent = stat_of(stat.parent)
         if parent is None:
             return False
+        if int(parent.started) < since and marks.are_on(stat.parent):
+            return True
         stat = parent
     return True
 

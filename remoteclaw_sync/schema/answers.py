@@ -83,17 +83,22 @@ class AnswerFormat:
         said = next((text for text in texts if text.strip()), None)
         if said is None:
             raise ArgumentError(f"{ROOT}: there is none")
-        try:
-            for text in texts:
-                found = _json_in(text)
-                if found:
-                    return self.checked(self._meant(found))
-        except ArgumentError:
-            if self.hint is not str:
-                raise
         if self.hint is str:
-            return said  # Any text is a string, even without quotes.
+            return self._string_in(said)
+        for text in texts:
+            found = _json_in(text)
+            if found:
+                return self.checked(self._meant(found))
         raise ArgumentError(f"{ROOT}: expected JSON, got {_quoted(said)}")
+
+    def _string_in(self, said: str) -> Any:
+        """Any text is a string, even without quotes. Code in it is a part of it, unless it is in the required form."""
+        for candidate in (said, *FENCED.findall(said)[-1:]):
+            with contextlib.suppress(ValueError, RecursionError):
+                found = _parsed(candidate)
+                if candidate is said or (isinstance(found, dict) and WRAPPER in found):
+                    return self.checked(found)
+        return said
 
     def _meant(self, found: list[Any]) -> Any:
         """The last value in a text, but an object of the right kind takes precedence over a later "[1]"."""

@@ -519,6 +519,18 @@ def test_a_shell_that_an_agent_leaves_running_is_ended_with_its_process(
         assert session.run("next").text == "re: next"
 
 
+def test_a_shell_whose_turn_is_interrupted_twice_is_ended_with_its_process_too(tmp_path: Path) -> None:
+    running = update("tool_call", toolCallId="a", kind="execute", status="in_progress")
+    with opened(tmp_path, "vibe-acp") as session:
+        with session.start(steps(running, ["hang", "a", True])) as run:
+            for event in run:
+                if event.type == "tool_use":
+                    run.steer("more", interrupt=True)
+                elif event.type == "tool_result":
+                    run.abort()
+        assert session.pid is None
+
+
 def test_a_process_that_dies_in_a_turn_fails_it_and_the_next_one_takes_up_the_session(tmp_path: Path) -> None:
     with opened(tmp_path) as session:
         session.run("first")
@@ -602,6 +614,7 @@ def test_usage_is_that_of_the_turn_where_the_agent_counts_for_the_session(tmp_pa
             "usage_update", _meta={"promptTokens": 30, "completionTokens": 15}
         )  # This sometimes arrives between two turns.
         two = session.run(steps(late, ["text", "x"], total(30)))
+        session.run(steps(["fail", {"code": -32603, "message": "No."}]), check=False)  # It reports no usage.
         three = session.run(steps(["text", "x"], total(40)))
     assert [turn.usage for turn in (one, two, three)] == [AgentUsage(10, 5), AgentUsage(20, 10), AgentUsage(10, 5)]
     told_at_start = {"quirks": ["tells usage"]}

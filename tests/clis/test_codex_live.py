@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -254,7 +255,7 @@ def test_file_changes_mcp_tools_and_questions_are_asked_for(runtime: CodexCliRun
 
     def approve(request: PermissionRequest) -> Allow:
         asked.append(request)
-        return Allow(answers={"Which?": "Red"} if request.questions else None)
+        return Allow(answers=MappingProxyType({"Which?": "Red"}) if request.questions else None)
 
     turn = steps(
         ["item", "started", patch],

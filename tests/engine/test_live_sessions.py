@@ -279,20 +279,22 @@ def test_abort_ends_the_turn_and_keeps_process_and_conversation(step: list[Any],
 
 @sweeps
 def test_abort_ends_what_the_turns_tools_left_behind_and_nothing_else(tmp_path: Path) -> None:
-    """But not a server from an earlier turn, nor what the CLI started for itself."""
-    files = [tmp_path / name for name in ("server", "helper", "stray")]
+    """But not a server from an earlier turn, nor what it has started since, nor what the CLI started for itself."""
+    files = [tmp_path / name for name in ("server", "server.worker", "helper", "stray")]
     with open_session(tmp_path) as session:
-        session.run(steps(["daemon", str(files[0])]))
+        session.run(steps(["server", str(files[0])]))
         server = stat_of(int(files[0].read_text()))
         assert server is not None
         assert wait_until(lambda: boot_ticks() > int(server.started))  # So that it is older than the turn.
-        run = session.start(steps(["helper", str(files[1])], ["daemon", str(files[2])], ["text", "x"], ["hang"]))
+        # The stray comes last: when it is gone, the others have been looked at.
+        work = (["fork", str(files[0])], ["helper", str(files[2])], ["daemon", str(files[3])])
+        run = session.start(steps(*work, ["text", "x"], ["hang"]))
         for event in run:
             if event.type == "text":
                 run.abort()
         pids = [int(file.read_text()) for file in files]
-        assert wait_until(lambda: not alive(pids[2]))
-        assert [alive(pid) for pid in pids] == [True, True, False]
+        assert wait_until(lambda: not alive(pids[3]))
+        assert [alive(pid) for pid in pids] == [True, True, True, False]
         assert session.run("and now?").ok
     assert not any(map(alive, pids))
 

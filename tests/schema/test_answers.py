@@ -79,11 +79,14 @@ def test_an_answer_that_is_no_object_may_come_with_its_wrapper_or_without(hint: 
         ("42", "42"),
         ("```sh\nls\n```", "```sh\nls\n```"),
         ("[" * 100_000, "[" * 100_000),
+        ('Here it is:\n```json\n{"value": "Paris"}\n```\n', "Paris"),
+        ('First ```\n"draft"\n``` and so on.', 'First ```\n"draft"\n``` and so on.'),
+        ('I call it with {"value": "x"}.', 'I call it with {"value": "x"}.'),
     ],
 )
 def test_any_words_are_an_answer_that_is_to_be_a_text(text: str, value: str) -> None:
     answer = AnswerFormat.of(str)
-    assert answer.read(text, f"Before. {text}") == value
+    assert answer.read(text, f'Before. ```\n"draft"\n```{text}') == value
     with pytest.raises(ArgumentError, match="there is none"):
         answer.read(" ", "")
 

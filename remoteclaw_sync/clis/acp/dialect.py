@@ -249,7 +249,8 @@ class AcpDialect(LiveDialect):
         if self._session is None:
             return None
         self._interrupted = True
-        self._shell_was_interrupted = self._runs_shell()  # Now: Mistral Vibe calls it failed, and lets it run on.
+        # Now: Mistral Vibe calls it failed, and lets it run on.
+        self._shell_was_interrupted = self._shell_was_interrupted or self._runs_shell()
         self._prompt = None
         if self._in_flight is not None and self.outcome.terminal is None:
             self._peer.notify("session/cancel", {"sessionId": self._session})
@@ -805,7 +806,7 @@ class AcpDialect(LiveDialect):
             cache_write_tokens=_first(given, "cachedWriteTokens", "cached_write_tokens"),
         )
         self._reports_usage = self._reports_usage or usage != AgentUsage()
-        if self.profile.usage_of_session:
+        if self.profile.usage_of_session and usage != AgentUsage():
             self._session_usage, usage = usage, used_since(self._usage_before, usage) or usage
         return None if usage == AgentUsage() else usage
 

@@ -752,9 +752,11 @@ def _answer(method: str, decision: str) -> Message:
 
 
 def _question_over(request: PermissionRequest, decision: Allow | Deny) -> AgentEvent:
-    is_refused = isinstance(decision, Deny)
-    output = decision.message if isinstance(decision, Deny) else json.dumps(decision.answers or {}, ensure_ascii=False)
-    return AgentToolResultEvent(request.tool_id, output, is_refused, request.parent_tool_use_id)
+    if isinstance(decision, Deny):
+        return AgentToolResultEvent(request.tool_id, decision.message, True, request.parent_tool_use_id)
+    answers = {str(question): answer for question, answer in (decision.answers or {}).items()}
+    output = json.dumps(answers, ensure_ascii=False, default=str)
+    return AgentToolResultEvent(request.tool_id, output, False, request.parent_tool_use_id)
 
 
 def _by_id(request: PermissionRequest, answers: Mapping[str, Any]) -> Message:

@@ -271,10 +271,11 @@ class Asks:
         if ask.permission not in ABOUT_THE_CALL:  # After these, the tool itself may still ask.
             self._decided.add(ask.call_id)
         self._on_their_way[session] = self._on_their_way.get(session, 0) + 1
+        outcome = self._outcome
 
         def heard(answer: Answered | Failed) -> None:
-            if session not in self._on_their_way:
-                return
+            if outcome is not self._outcome or session not in self._on_their_way:
+                return  # About a turn that is over, or was interrupted.
             if _is_gone(answer):
                 self._late(AgentErrorEvent(WITHDRAWN.format(ask.permission), errors.CLI_WARNING))
                 self._note_unheard(ask, CANCELLED)
