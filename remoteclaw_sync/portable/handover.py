@@ -180,8 +180,9 @@ class HandedOver:
             return
         if found.data is None:
             return  # The state here is current.
-        self._generation = found.generation
-        self.session_id = self._taken(found.data, let_go) if found.data else None
+        session_id = self._taken(found.data, let_go) if found.data else None
+        # Not earlier: if it cannot be taken in, this turn must not be saved over it.
+        self.session_id = session_id
         self._was_fetched = True
         self._note(found.generation, found.data)
 

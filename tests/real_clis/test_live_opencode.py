@@ -378,15 +378,7 @@ def test_an_interrupt_ends_text_tools_hangs_retries_and_open_approvals_and_keeps
 def test_words_that_come_while_it_works_are_answered_in_the_same_run(bench: Bench) -> None:
     hold, gate = Hold(), bench.workdir / "gate"
     wait = bench.opencode.shell_call(f"while [ ! -e {gate} ]; do sleep 0.05; done", "call_wait")
-    bench.server.script(
-        [
-            Turn(text=["One", hold, "."]),
-            Turn(text="Two."),
-            Turn(tool_calls=[wait]),
-            Turn(text="Three."),
-            Turn(text="Four."),
-        ]
-    )
+    bench.server.script([Turn(text=["One", hold, "."])], then=Turn(text="Two."))
     with OpenCodeCliRuntime().open_session(working_directory=bench.workdir) as session:
         with session.start("first words") as run:
             for event in run:
@@ -395,8 +387,10 @@ def test_words_that_come_while_it_works_are_answered_in_the_same_run(bench: Benc
                     run.steer("and more")
                     hold.release.set()
         assert run.result is not None
-        assert (run.result.ok, run.result.text) == (True, "One.Two.")
-        assert [bench.server.requests[1].occurrences(words) for words in ("more words", "and more")] == [1, 1]
+        # OpenCode asks its model once or twice, depending on whether it has both by the end of the first request.
+        assert (run.result.ok, run.result.text.replace("Two.Two.", "Two.")) == (True, "One.Two.")
+        assert [bench.server.requests[-1].occurrences(words) for words in ("more words", "and more")] == [1, 1]
+        bench.server.script([Turn(tool_calls=[wait])], then=Turn(text="Three."))
         with session.start("second words") as run:
             for event in run:
                 if event.type == "tool_use":

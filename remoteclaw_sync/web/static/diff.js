@@ -50,19 +50,26 @@ function changeIn(change) {
   if (!change || typeof change !== "object" || typeof change.path !== "string") return { edits: [], besides: change };
   const { path: from, move_path: goal, kind, diff, ...besides } = change;
   const to = goal ?? kind?.move_path;
-  const isGone = (kind?.type ?? kind) === "delete";
+  const type = kind?.type ?? kind;
+  const isGone = type === "delete";
   const path = `${to ? `${from} → ${to}` : from}${isGone ? " (deleted)" : ""}`;
   if (diff && typeof diff !== "string") besides.diff = diff;
   const text = typeof diff === "string" ? diff : "";
-  if (/^(?:@@|[+-])/m.test(text)) return { edits: [{ path, lines: patchLines(text) }], besides };
+  // Of a new or deleted file, agents give the text, which may have lines that look like those of a patch.
+  const isPatch = type === "add" || isGone ? /^(?:--- .*\n\+\+\+ |@@ )/.test(text) : /^(?:@@|[+-])/m.test(text);
+  if (isPatch) return { edits: [{ path, lines: patchLines(text) }], besides };
   return { edits: [{ path, lines: isGone ? compare(text, "") : compare("", text) }], besides };
 }
 
+// Every line of it, headers included: whoever allows a call has to see which files it names.
 function patchLines(patch) {
-  const kinds = { "+": "add", "-": "remove", "@": "gap", "*": "gap" };
-  return linesOf(patch).filter((line) => !/^(?:---|\+\+\+) /.test(line)).map((line) => {
-    const kind = kinds[line[0]] ?? "";
-    return { kind, text: kind === "gap" ? line : line.slice(1) };
+  const kinds = { "+": "add", "-": "remove" };
+  let isInHunk = !/^(?:--- |diff )/.test(patch);
+  return linesOf(patch).map((line) => {
+    if (/^(?:@@|\*\*\* )/.test(line)) isInHunk = true;
+    else if (/^diff /.test(line)) isInHunk = false;
+    const kind = isInHunk && !/^(?:@@|\*\*\* )/.test(line) ? kinds[line[0]] ?? "" : "gap";
+    return { kind, text: kind === "gap" || (kind === "" && line[0] !== " ") ? line : line.slice(1) };
   });
 }
 

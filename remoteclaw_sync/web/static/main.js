@@ -316,6 +316,7 @@ document.addEventListener("keydown", (event) => {
   const card = current?.openCard;
   if (!card || !event.altKey || event.ctrlKey || event.metaKey || !["KeyY", "KeyN"].includes(event.code)) return;
   event.preventDefault();
+  if (event.repeat) return;  // A key that is held down must not answer the next card, which nobody has read.
   if (!card.isInSight($("main"))) return goDown();
   const yes = event.shiftKey && !card.fields.length ? "remember" : "allow";
   card.answer(event.code === "KeyN" ? "deny" : yes);
