@@ -103,6 +103,7 @@ class _Lease(AgentSession):
 
     def _noted(self, turn: Turn) -> Turn:
         self._turn = weakref.ref(turn)
+        turn.keeps = self  # Who drops the lease and keeps the turn still wants the conversation.
         return turn
 
     def _checked(self, params: AgentExecuteParams | str, fields: RunFields) -> AgentExecuteParams:

@@ -55,6 +55,14 @@ def make(tmp_path: Path) -> Iterator[Make]:
         pool.close()
 
 
+def test_a_turn_is_not_aborted_because_its_lease_is_held_by_nobody_else(make: Make) -> None:
+    pool = make()
+    runs = [pool.session().start(prompt) for prompt in ("a", "b")]
+    gc.collect()
+    pool.session().close()
+    assert [done(run).text for run in runs] == ["re: a", "re: b"]
+
+
 def begun(session: AgentSession, prompt: str = HANG, **fields: Any) -> AgentRun:
     """A turn, run up to its first event."""
     run = session.start(prompt, **fields)

@@ -282,6 +282,8 @@ class ChannelBridge(Closeable):
         """Start the next run of this conversation in a new session."""
         if isinstance(conversation, ChannelMessage):
             conversation = self.conversation(conversation)
+        for job in self._jobs.of(conversation):
+            job.is_forgotten = job.has_begun
         for routes in self._routes:
             session_id = None if self._warm is None else self.session_map.get(routes[0].provider, conversation)
             self.session_map.forget(routes[0].provider, conversation)
@@ -403,6 +405,7 @@ class ChannelBridge(Closeable):
         self, params: AgentExecuteParams, job: _Job, narrator: _Narrator, acted: Callable[[], bool]
     ) -> tuple[AgentRunResult, str | None]:
         """Run the agent; retry it or ask another one while that makes sense. Returns the last result and its error."""
+        job.has_begun = True  # Before the session is looked up.
         for routes in self._routes:
             tries, key, afresh = 0, 0, False
             while True:
@@ -410,7 +413,8 @@ class ChannelBridge(Closeable):
                 try:
                     with self._moved(route, job) as moved:
                         session_id = None if afresh else moved.session(job.memory.session(route.provider))
-                        result, error = self._run_once(route, params, session_id, job, narrator)
+                        asked = attrs.evolve(params, prompt="\n\n".join((params.prompt, *job.words)))
+                        result, error = self._run_once(route, asked, session_id, job, narrator)
                         moved.keep(result)
                 except UnwantedError:
                     return _ABORTED, "the run was aborted before it began"
@@ -468,6 +472,10 @@ class ChannelBridge(Closeable):
         result = narrator.result
         if result.session_id and result.error_subtype != "session_not_found":
             job.memory.keep(route.provider, result.session_id)
+            if job.is_forgotten:
+                job.memory.forget(route.provider, result.session_id)
+                if self._warm is not None:
+                    self._warm.let_go(result.session_id)
         return result, narrator.error
 
     @contextlib.contextmanager
@@ -720,6 +728,9 @@ class _Job:
         self.memory = memory
         self.aborted = threading.Event()
         self.run: AgentRun | None = None  # The current run.
+        self.words: list[str] = []  # That were given to a run. If that is tried again, they are part of its prompt.
+        self.has_begun = False
+        self.is_forgotten = False  # Its session is not to be continued.
         self.bell = Bell()  # Rings for a free slot or an abort.
 
     def abort(self) -> None:
@@ -750,6 +761,7 @@ class _Job:
             run.steer(words)
         except (errors.UnsupportedOperationError, UnreadInputError):
             return False
+        self.words.append(words)
         return True
 
     def warnings(self) -> list[str]:

@@ -9,7 +9,8 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -44,6 +45,8 @@ def command(options: argparse.Namespace) -> int:
             runtime = create_cli_runtime(provider, **runtime_options(options))
             params = attrs.evolve(_params(options, prompt), approve=asker)
             if params.output_type is not None and not options.json:
+                if asker is not None and params.deadline is not None:
+                    asker.is_over = _over_in(params.deadline)  # There is no one run to ask: a repair is a second one.
                 return _print_value(runtime, params)
             run = runtime.start(params)
         except (ValueError, TypeError, UnsupportedOperationError) as error:  # It names the field, or what is missing.
@@ -54,6 +57,11 @@ def command(options: argparse.Namespace) -> int:
             return present(run, JsonView())
         resume = _resume_command(runtime.provider or provider, options)
         return present(run, TextView(resume_command=resume, quiet=options.quiet, screen=screen))
+
+
+def _over_in(seconds: float) -> Callable[[], bool]:
+    due = time.monotonic() + seconds
+    return lambda: time.monotonic() >= due
 
 
 def _print_value(runtime: CLIRuntimeBase, params: AgentExecuteParams) -> int:

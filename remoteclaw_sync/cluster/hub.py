@@ -69,13 +69,20 @@ class Feed:
         with self._changed:
             self._changed.wait_for(lambda: self.last > number or self._is_lost or self._is_over(number), seconds)
             if self.last > number:
-                first = self._items[0].number if self._items else self.last + 1
-                if first > number + 1:
-                    return "behind"
-                return list(itertools.islice(self._items, number + 1 - first, None))
+                return self._next_to(number) or "behind"
             if self._is_over(number):
                 return "over"
             return "lost" if self._is_lost else "silence"
+
+    def _next_to(self, number: int) -> list[Item]:
+        """The events that follow that one without a gap. (The worker leaves one if Redis was away for too long.)"""
+        if not self._items:
+            return []
+        first, last = self._items[0].number, self._items[-1].number
+        if last - first + 1 == len(self._items) and first <= number + 1:  # By far the most.
+            return list(itertools.islice(self._items, number + 1 - first, None))
+        later = [item for item in self._items if item.number > number]
+        return [item for place, item in enumerate(later, number + 1) if item.number == place]
 
     def _is_over(self, number: int) -> bool:
         return self._ended_at is not None and number >= self._ended_at

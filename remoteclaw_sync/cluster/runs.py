@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 NOT_STARTED = "NOT_STARTED"
 WORKER_STOPPED = "WORKER_STOPPED"
+PARENT_GONE = "the worker's main process has ended"
 MAX_BYTES = 16 << 20  # Of one run's events: Redis keeps them in memory.
 MAX_EVENTS = 100_000
 # What a worker holds back, to repeat it if Redis lost what it had confirmed (Redis writes to disk once a second).
@@ -180,12 +181,15 @@ class ClusterRuns:
             codes: maps the exception that ended the run to the code of the followers' `error` event (default:
                 WORKER_STOPPED).
         """
+        parent = os.getppid() if stop_with_parent else None
         with contextlib.ExitStack() as held:
             if slots is not None:
                 slot = held.enter_context(slots.take())
-                if not slot.wait(lambda: self._is_over(run_id)):
+                if not slot.wait(lambda: _is_orphan_of(parent) or self._is_over(run_id)):
+                    if _is_orphan_of(parent):
+                        self.tell_end(run_id, PARENT_GONE, WORKER_DIED)
                     return False
-            return self._work(run_id, start, stop_with_parent, codes or {})
+            return self._work(run_id, start, parent, codes or {})
 
     def _is_over(self, run_id: str) -> bool:
         try:
@@ -193,16 +197,15 @@ class ClusterRuns:
         except ClusterUnavailableError:
             return False  # Unknown: keep waiting.
 
-    def _work(self, run_id: str, start: Any, stop_with_parent: bool, codes: Mapping[type[BaseException], str]) -> bool:
-        parent = os.getppid()
+    def _work(self, run_id: str, start: Any, parent: int | None, codes: Mapping[type[BaseException], str]) -> bool:
         live = self._claimed(run_id, starter(start, PATIENCE_FOR_SESSION * self.lease))
         if live is None:
             return False
         try:
             self._record_in_background(live)
             while not live.ended.wait(LOOK_FOR_PARENT):
-                if stop_with_parent and os.getppid() != parent:
-                    live.stop(AgentErrorEvent("the worker's main process has ended", WORKER_DIED))
+                if _is_orphan_of(parent):
+                    live.stop(AgentErrorEvent(PARENT_GONE, WORKER_DIED))
         except BaseException as error:
             code = codes.get(type(error), WORKER_STOPPED)
             live.stop(AgentErrorEvent(f"the worker ended the run ({type(error).__name__})", code))
@@ -242,7 +245,8 @@ class ClusterRuns:
                 live.carry_out(order)
             return live
         finally:
-            del self._early[run_id]
+            with self._lock:
+                del self._early[run_id]
 
     # --- for this package -------------------------------------------------------------------------------------
 
@@ -417,25 +421,28 @@ class ClusterRuns:
         except (ValueError, KeyError) as error:
             logger.warning("an order of another machine could not be read: %s", type(error).__name__)
             return
-        live = self._live.get(run_id)
+        with self._lock:  # So that the run does not begin in between.
+            live = self._live.get(run_id)
+            if live is None and run_id in self._early:
+                self._early[run_id].orders.append(order)
         if live is not None:
             live.carry_out(order)
-        elif run_id in self._early:
-            self._early[run_id].orders.append(order)
 
     def _look_after(self, feed: Feed) -> None:
         """End the run on behalf of a dead worker."""
         seen = self._look(feed.run_id)
-        if seen is None:
-            feed.lose()
-        elif seen.state == "ended":
+        if seen is not None and seen.state == "ended":
             feed.end(seen.events)
-        elif not seen.is_overdue:
+        elif seen is not None and not seen.is_overdue:
             feed.overdue_since = None
         elif feed.overdue_since is None:
             # Redis may have been down, and the worker, like us, may only just have reached it again.
             feed.overdue_since = time.monotonic()
-        elif time.monotonic() - feed.overdue_since > 2 * self.hub.heartbeat:
+        elif time.monotonic() - feed.overdue_since <= 2 * self.hub.heartbeat:
+            pass
+        elif seen is None:
+            feed.lose()
+        else:
             self._end(feed.run_id, "dead", dead_workers_ending if seen.state == "live" else _nobody_came)
 
     def _end(self, run_id: str, which: str, said: Callable[[int], Iterable[Item]]) -> bool:
@@ -448,6 +455,11 @@ class ClusterRuns:
                     self._unlist(run_id)
                 return bool(result)
         return False
+
+
+def _is_orphan_of(parent: int | None) -> bool:
+    """Whether this process has lost the parent that it cannot do without."""
+    return parent is not None and os.getppid() != parent
 
 
 def _code_of(item: Item) -> str | None:

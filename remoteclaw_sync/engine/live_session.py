@@ -434,10 +434,13 @@ class LiveSession(Session):
             elif said and self.dialect.has_unanswered:
                 self.dialect.outcome.reopen()  # The turn was steered meanwhile.
             elif said:
-                while self._earlier:
-                    self.dialect.outcome.add_earlier(self._earlier.pop())
+                self._add_earlier()
                 self._latch.claim(EndReason.EXITED)
         return self.transport.heard_in_time
+
+    def _add_earlier(self) -> None:
+        while self._earlier:
+            self.dialect.outcome.add_earlier(self._earlier.pop())
 
     def _ask_again(self) -> None:
         """The CLI's turn is over, and there is text that it has not been given yet: send it."""
@@ -457,7 +460,8 @@ class LiveSession(Session):
         return Limits(wall_clock=INTERRUPT_PATIENCE, is_over=self.dialect.may_end_turn)
 
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> None:
-        if isinstance(decision, Allow) and decision.remember:
+        # A yes to other arguments is none to these: the next such call is asked about again.
+        if isinstance(decision, Allow) and decision.remember and decision.input in (None, request.input):
             known_by = what_is_remembered(request)
             if known_by is not None:
                 self.remembered.add(known_by)
@@ -568,6 +572,7 @@ class LiveSession(Session):
             try:
                 self.request_end(EndReason.CLOSED)
                 self._hear_out()
+                self._add_earlier()  # Also if the turn was aborted, or its process is gone.
                 self._end_turn()
             except BaseException:
                 process.request_close()  # We were interrupted. The session goes on with another process.

@@ -65,6 +65,7 @@ class Turn:
         self._events: weakref.ref[Generator[AgentEvent, None, None]] | None = None
         self._left = False
         self.result: AgentRunResult | None = None
+        self.keeps: object = None  # Lives as long as the turn.
         self._started_at = 0.0
         self._text_parts: list[str] = []
         self._errors: list[AgentErrorEvent] = []

@@ -202,6 +202,8 @@ def end(events: Any) -> None:
         close()
     except ValueError:
         pass  # A plain generator that another thread is running: that thread closes it afterwards.
+    except Exception:
+        logger.exception("a run could not be closed")
 
 
 def _pump(events: Iterator[AgentEvent], channel: Channel, on_end: Callable[[], None]) -> None:

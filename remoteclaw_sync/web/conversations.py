@@ -13,7 +13,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -168,7 +168,7 @@ class Conversations:
             except UnknownConversationError:
                 pass  # Deleted meanwhile.
 
-        return WatchedRun(run, turn.tools, ended)
+        return WatchedRun(run, turn, ended)
 
     # --- internals ------------------------------------------------------------------------------------------
 
@@ -231,12 +231,12 @@ class WatchedRun(Iterator[AgentEvent]):
     def __init__(
         self,
         run: Iterable[AgentEvent],
-        tools: dict[str, list[float]],
+        turn: AskedTurn,
         ended: Callable[[AgentRunResult | None], None],
     ) -> None:
         self._run = run
         self._events = iter(run)
-        self._tools = tools
+        self._turn = turn
         self._ended: Callable[[AgentRunResult | None], None] | None = ended
         self._began = time.monotonic()
 
@@ -247,9 +247,9 @@ class WatchedRun(Iterator[AgentEvent]):
             self._end(None)
             raise
         if event.type == "tool_use":
-            self._tools[event.tool_id] = [self._elapsed()]
-        elif event.type == "tool_result" and len(self._tools.get(event.tool_id, ())) == 1:
-            self._tools[event.tool_id].append(self._elapsed())
+            self._note_time(event.tool_id, [])
+        elif event.type == "tool_result" and len(began := self._turn.tools.get(event.tool_id, ())) == 1:
+            self._note_time(event.tool_id, began)
         elif event.type == "done":
             self._end(event.result)
         return event
@@ -261,8 +261,9 @@ class WatchedRun(Iterator[AgentEvent]):
         end(self._run)
         self._end(None)
 
-    def _elapsed(self) -> float:
-        return round(time.monotonic() - self._began, 3)
+    def _note_time(self, tool_id: str, times: Sequence[float]) -> None:
+        elapsed = round(time.monotonic() - self._began, 3)
+        self._turn.tools = {**self._turn.tools, tool_id: [*times, elapsed]}  # A new one: others may be reading it.
 
     def _end(self, result: AgentRunResult | None) -> None:
         ended, self._ended = self._ended, None

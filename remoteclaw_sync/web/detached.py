@@ -211,7 +211,10 @@ class _Live(LocalRun):
         super().__init__(run_id, run)
 
     def show_asks(self, requests: list[Mapping[str, Any]]) -> None:
-        self.folder.show_asks(self.run_id, requests)
+        try:
+            self.folder.show_asks(self.run_id, requests)
+        except OSError as error:  # The disk is full, or a cleaner has removed the folder.
+            logger.warning("other workers will not see what a run asks: %s", error.strerror)
 
     def catch_up(self) -> None:
         self._carry_out_orders()

@@ -187,7 +187,12 @@ class Chat:
         except BaseException:
             self.conversations.not_begun(name)
             raise
-        self.conversations.began(name, turn, run_id)
+        try:
+            self.conversations.began(name, turn, run_id)
+        except UnknownConversationError:  # It was deleted meanwhile, in another tab.
+            self._delete_run(run_id)
+            self.agents.close(name)
+            raise
         return as_json({"run_id": run_id, "conversation": name}, HTTPStatus.CREATED)
 
     def _started(self, name: str, turn: AskedTurn, wanted: Wanted) -> str:
@@ -264,11 +269,14 @@ class Chat:
         gone = self.conversations.delete(name)
         self.agents.close(name)
         for turn in gone.turns:
-            with contextlib.suppress(UnknownRunError, FileNotFoundError):
-                self.runs.get(turn.run_id).abort()
-                os.unlink(self.runs.folder.find(turn.run_id))
+            self._delete_run(turn.run_id)
             for image in turn.images:
                 self.uploads.delete(image)
+
+    def _delete_run(self, run_id: str) -> None:
+        with contextlib.suppress(UnknownRunError, FileNotFoundError):
+            self.runs.get(run_id).abort()
+            os.unlink(self.runs.folder.find(run_id))
 
     def _image(self, method: str, where: list[str], environ: Environ) -> Response:
         match method, where:

@@ -230,6 +230,15 @@ def test_a_forgotten_conversation_starts_afresh(make: Any) -> None:
     assert [params.session_id for params in runtime.seen] == [None, None]
 
 
+def test_a_conversation_that_is_forgotten_while_it_is_answered_starts_afresh(make: Any) -> None:
+    runtime = ScriptedRuntime(ok("a"), ok("b", "s2"))
+    bridge = make(runtime)
+    bridge.handle(message("hi"), BridgeCallbacks(on_block_reply=lambda reply: bridge.forget(message("hi"))))
+    bridge.handle(message("hi"))
+    assert [params.session_id for params in runtime.seen] == [None, None]
+    assert stored(bridge) == "s2"
+
+
 def test_a_runtime_that_raises_is_a_failed_run_with_what_it_said_so_far(make: Any) -> None:
     bridge = make(ScriptedRuntime([AgentTextEvent("half"), RuntimeError("oops")]))
     result = bridge.handle(message("hi"))

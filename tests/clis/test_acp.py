@@ -21,6 +21,7 @@ from remoteclaw_sync import (
     AgentToolUseEvent,
     AgentUsage,
     Allow,
+    Budget,
     Deny,
     McpServerConfig,
     PermissionRequest,
@@ -345,6 +346,23 @@ def test_some_calls_are_decided_without_asking_anybody(mode: Any, call: Any, opt
     assert len(result.permission_denials) == (option == "id_of_reject_once")
 
 
+@pytest.mark.parametrize(
+    ("servers", "call"),
+    [
+        ({"run": True}, {**CALL, "name": "run_shell_command"}),
+        ({"git": True, "git_admin": False}, {**CALL, "name": "mcp_git_admin_wipe", "kind": "other"}),
+    ],
+)
+def test_a_name_that_only_begins_like_a_trusted_servers_is_asked_about(
+    servers: dict[str, bool], call: Any, tmp_path: Path
+) -> None:
+    given = {name: McpServerConfig("server", trust=trust) for name, trust in servers.items()}
+    with opened(tmp_path, "gemini", approve=lambda request: False, mcp_servers=given) as session:
+        events, result = finished(session.execute(steps(["ask", call, KINDS])))
+    assert json.loads(result.text)["optionId"] == "id_of_reject_once"
+    assert [event.type for event in events if event.type == "permission"] == ["permission"]
+
+
 def test_an_unknown_request_gets_an_error(tmp_path: Path) -> None:
     with opened(tmp_path) as session:
         assert session.run(steps(["request", "fs/read_text_file", {"path": "/etc/passwd"}])).text == "-32601"
@@ -620,6 +638,21 @@ def test_usage_is_that_of_the_turn_where_the_agent_counts_for_the_session(tmp_pa
     told_at_start = {"quirks": ["tells usage"]}
     with opened(tmp_path, "vibe-acp", agent=told_at_start, session_id=session.session_id) as again:
         assert again.run(steps(["text", "x"], total(60))).usage == AgentUsage(20, 10)
+
+
+def test_a_turn_that_is_aborted_after_further_words_has_the_usage_of_both_parts(tmp_path: Path) -> None:
+    used = ["answer", {"usage": {"inputTokens": 10, "outputTokens": 5}}]
+    budget = Budget(max_tokens=1000)
+    with opened(tmp_path) as session:
+        with session.start(steps(used, ["text", "One."], ["hang"]), budget=budget) as run:
+            for event in run:
+                if event.type == "text" and event.text == "One.":
+                    run.steer(steps(used, ["text", "Two."], ["hang"]), interrupt=True)
+                elif event.type == "text" and event.text == "Two.":
+                    run.abort()
+        assert run.result is not None
+    assert (run.result.aborted, run.result.usage) == (True, AgentUsage(20, 10))
+    assert budget.spent.tokens == 30
 
 
 def test_an_error_is_told_once_with_its_kind_and_the_session_goes_on(tmp_path: Path) -> None:

@@ -128,6 +128,14 @@ def test_what_is_remembered_is_not_asked_again(tmp_path: Path) -> None:
     assert asked == ["a1", "a3", "c1"]  # Another shell command is asked about again.
 
 
+def test_a_yes_to_other_arguments_is_not_remembered_for_the_ones_asked_about(tmp_path: Path) -> None:
+    approve = Approver(Allow(input={"command": "ls"}, remember=True))
+    with open_session(tmp_path, approve=approve) as session:
+        for number in (1, 2):
+            session.run(steps(["ask", f"a{number}", "Bash", {"command": "rm -rf x"}]))
+    assert [request.tool_id for request in approve.asked] == ["a1", "a2"]
+
+
 def test_a_question_to_the_user_is_answered_and_never_remembered(tmp_path: Path) -> None:
     questions = [{"question": "Which colour?", "options": [{"label": "Blue"}]}]
     approve = Approver(Allow(answers={"Which colour?": "Blue"}, remember=True))

@@ -36,7 +36,7 @@ class FakeCli:
         self.name = name
         self.sessions: dict[str, bytes] = {}
         self.imports = 0
-        self.refuses: SessionTransferError | None = None
+        self.refuses: Exception | None = None
 
     def execute(self, params: AgentExecuteParams) -> Iterator[AgentEvent]:
         session_id = params.session_id or f"{self.name}-{len(self.sessions)}"
@@ -217,6 +217,16 @@ def test_a_state_that_cannot_be_used_here_fails_the_run_and_stays(site: Site) ->
 
 
 @pytest.mark.slow
+def test_a_state_that_could_not_be_taken_in_is_not_overwritten(site: Site) -> None:
+    site.say(0, "a1")
+    assert site.say(1, "b2") == "a1 b2"
+    site.clis[0].refuses = OSError(28, "No space left on device")
+    result = site.bridges[0].handle(said("a3"))
+    assert result.error is None
+    assert len(result.warnings) == 2
+    assert site.say(1, "b4") == "a1 b2 b4"
+
+
 def test_a_run_that_waits_for_another_machine_can_be_aborted(site: Site) -> None:
     site.say(0, "a")
     aborted = threading.Event()

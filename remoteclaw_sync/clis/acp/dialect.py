@@ -669,12 +669,18 @@ class AcpDialect(LiveDialect):
 
     def _is_trusted(self, call: Call) -> bool:
         """Whether the tool belongs to a server that the caller trusts."""
-        return any(self.is_of_server(call, server) for server in self.settings.trusted)
+        servers = {*self.settings.trusted, *(text(server, "name") for server in self.settings.servers)}
+        of = [server for server in servers if self._is_of_server(call, server)]
+        # Of `git` and `git_admin`, which both fit `mcp_git_admin_wipe`, the longer one is meant.
+        return bool(of) and max(of, key=len) in self.settings.trusted
 
-    def is_of_server(self, call: Call, server: str) -> bool:
-        """Whether the tool belongs to this MCP server."""
+    def _is_of_server(self, call: Call, server: str) -> bool:
         name = call.name(self.profile)
-        return name.startswith((f"mcp__{server}__", f"mcp_{server}_", f"{server}_", f"{server}__", f"{server}/"))
+        if name.startswith((f"mcp__{server}__", f"mcp_{server}_")):
+            return True
+        # The agents' own tools have such names too (`run_shell_command`), but their kind is known.
+        kinds = ("other", "") if self.profile.name else ("other",)
+        return call.kind in kinds and name.startswith((f"{server}_", f"{server}/"))
 
     def answer(self, request: PermissionRequest, decision: Allow | Deny) -> bytes:
         asked = self._asked.pop(request.id, None)

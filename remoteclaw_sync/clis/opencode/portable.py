@@ -70,9 +70,17 @@ class OpenCodeSessions:
             path = os.path.join(folder, EXPORT)
             with open(path, "xb", opener=files.private) as file:
                 file.write(content[EXPORT])
-            if progress in (Progress.AHEAD, Progress.DIVERGED):
-                self._run("session", "delete", session_id, output=os.devnull)
-            self._run("import", path, output=os.devnull)
+            if progress not in (Progress.AHEAD, Progress.DIVERGED):
+                self._run("import", path, output=os.devnull)
+                return
+            before = os.path.join(folder, "before.json")
+            self._run("export", session_id, output=before)
+            self._run("session", "delete", session_id, output=os.devnull)
+            try:
+                self._run("import", path, output=os.devnull)
+            except BaseException:
+                self._run("import", before, output=os.devnull)  # As it was.
+                raise
         finally:
             files.remove(folder)
 

@@ -150,6 +150,11 @@ export class Composer {
     return first;
   }
 
+  moveQueue(from, to) {
+    this.queue[to] = [...this.of(to), ...this.of(from)];
+    delete this.queue[from];
+  }
+
   showQueue(conversation = this.shownQueue) {
     this.shownQueue = conversation;
     store(QUEUE, JSON.stringify(this.queue));

@@ -189,11 +189,15 @@ async function send(message, how) {
 async function ask(message) {
   busy({});
   isAtEnd = true;
-  const shown = conversation;
+  let shown = conversation;
   try {
     const started = await post("/api/runs", { ...message, ...chosen(), ...(shown && { conversation: shown }) });
     if (conversation !== shown) return;  // Another conversation was opened meanwhile.
-    if (shown === null) show(started.conversation);
+    if (shown === null) {
+      shown = started.conversation;
+      composer.moveQueue(null, shown);  // Of what was written before the new conversation had a name.
+      show(shown);
+    }
     const asked = { ...message, provider: $("provider").value, run_id: started.run_id, further: [], answers: {}, tools: {} };
     const turn = addTurn(asked);
     grew();
@@ -202,8 +206,11 @@ async function ask(message) {
     await follow(turn);
     if (!turn.isLeft) next(turn);
   } catch (error) {
-    busy(null);
     composer.giveBack(message);
+    if (conversation === shown) {  // Otherwise another one is on the page, and its agent may be at work.
+      busy(null);
+      while (composer.of(conversation).length) composer.giveBack(composer.dequeue(conversation));
+    }
     complain(`Not sent: ${error.message}`);
     sidebar.refresh();
   }
