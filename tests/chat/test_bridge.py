@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -384,6 +385,21 @@ def test_nothing_is_tried_again_once_the_agent_has_said_or_done_something(make: 
     bridge = make(runtime, retry=QUICK, env_alternatives=[{"KEY": "b"}], fallbacks=[other])
     assert bridge.handle(message("hi")).error == "it broke"
     assert (len(runtime.seen), other.seen) == (1, [])
+
+
+def test_words_that_steered_a_run_are_part_of_its_next_try(make: Any) -> None:
+    class SteeredRuntime(ScriptedRuntime):
+        def _events(self, run: list[AgentEvent | Exception]) -> Any:
+            if len(self.seen) == 1:
+                (job,) = bridge._jobs.of(bridge.conversation(message("")))
+                job.run = SimpleNamespace(steer=lambda words: None, is_ending=False)
+                assert job.steer("And be quick.")
+            yield from super()._events(run)
+
+    runtime = SteeredRuntime(failed("overloaded"), ok("both"))
+    bridge = make(runtime, retry=QUICK)
+    assert bridge.handle(message("hi")).run.text == "both"
+    assert [params.prompt for params in runtime.seen] == ["hi", "hi\n\nAnd be quick."]
 
 
 def test_waiting_for_another_try_ends_with_the_abort(make: Any) -> None:

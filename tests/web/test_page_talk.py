@@ -295,6 +295,22 @@ def test_the_time_of_a_tool_call_is_its_own_also_if_somebody_began_to_look_later
     assert float(shown.removesuffix(" s")) > waited - (0.1 if "." in shown else 1), "it is shown with so few digits"
 
 
+PRESS = """
+    const key = { code: "KeyY", altKey: true, bubbles: true, repeat: arguments[0] };
+    document.dispatchEvent(new KeyboardEvent("keydown", key));
+"""
+
+
+def test_a_key_that_is_held_down_does_not_answer_the_next_card(serve: Starter, page: Opener) -> None:
+    chat = page(serve())
+    request(chat, COMMAND)
+    chat.script(PRESS, True)
+    assert chat.count(".card.answered") == 0
+    chat.script(PRESS, False)
+    chat.turns_done(1)
+    assert chat.count(".card.answered") == 1
+
+
 # --- further words -------------------------------------------------------------------------------------------------
 
 
@@ -347,6 +363,25 @@ def test_a_queued_message_is_sent_after_the_turn(serve: Starter, page: Opener) -
     chat.type("Go on" + ENTER)
     chat.turns_done(2)
     assert "You asked: “And then this”" in chat.text()
+    assert not chat.shows("#queued")
+
+
+SLOW_START = """
+    const fetched = window.fetch;
+    window.fetch = async (where, ...rest) => {
+      if (String(where).endsWith("/api/runs")) await new Promise((resolve) => setTimeout(resolve, 400));
+      return fetched(where, ...rest);
+    };
+"""
+
+
+def test_a_message_that_is_sent_while_a_new_conversation_begins_is_answered_in_it(serve: Starter, page: Opener) -> None:
+    chat = page(serve())
+    chat.script(SLOW_START)
+    chat.type("One" + ENTER)
+    chat.type("Two" + ENTER)
+    chat.turns_done(2)
+    assert "This is turn 2 of our session." in chat.text()
     assert not chat.shows("#queued")
 
 
