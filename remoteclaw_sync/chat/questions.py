@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import math
 import secrets
 import threading
 import time
@@ -91,7 +92,7 @@ class _Open:
     question: ChatQuestion
     token: str
     run: Waiting
-    asked_at: float = attrs.field(factory=time.monotonic)
+    asked_at: float = math.inf  # When it had been sent. An earlier "yes" is about something else.
     answer: str | None = None
 
 
@@ -149,6 +150,7 @@ class Questions:
             self._open.append(opened)
         try:
             self._how.ask(opened.question)
+            opened.asked_at = time.monotonic()
             due = None if self._how.timeout is None else time.monotonic() + self._how.timeout
             while opened.answer is None and not run.is_over:
                 left = LOOK_AGAIN if due is None else min(due - time.monotonic(), LOOK_AGAIN)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +25,7 @@ from remoteclaw_sync import (
 )
 from remoteclaw_sync.chat.questions import MOST_SHOWN, Questions
 from tests.engine.live import heard_by, runtime, steps
-from tests.fakes import FakeRuntime, wait_until
+from tests.fakes import PATIENCE, FakeRuntime, wait_until
 
 COMMAND = "rm -rf build"
 RM = steps(["ask", "t1", "Bash", {"command": COMMAND, "description": "Clean up"}])
@@ -42,11 +44,22 @@ class Chat:
     def __init__(self, folder: Path, warm: int, **options: Any) -> None:
         self.asked: list[ChatQuestion] = []
         self.answers: list[str] = []
-        how = AskInChat(self.asked.append, **options)
+        self.may_send = threading.Event()
+        self.may_send.set()
+        how = AskInChat(self.send, **options)
         self.bridge = ChannelBridge(
             runtime(folder), session_map=":memory:", workspace_dir=folder, warm=warm, ask_in_chat=how
         )
         self._threads = ThreadPoolExecutor(4)
+
+    def send(self, question: ChatQuestion) -> None:
+        self.asked.append(question)
+        self.may_send.wait(PATIENCE)
+
+    @property
+    def is_sent(self) -> bool:
+        questions = self.bridge._questions
+        return questions is not None and any(one.asked_at < math.inf for one in questions._open)
 
     def say(self, words: str, sender: str = "ann") -> Future[AgentDeliveryResult]:
         return self._threads.submit(self.bridge.handle, message(words, sender))
@@ -54,7 +67,7 @@ class Chat:
     def ask(self, prompt: str = RM, number: int = 1) -> tuple[Future[AgentDeliveryResult], ChatQuestion]:
         """Send a message that makes the agent ask; returns once this is the n-th question."""
         result = self.say(prompt)
-        assert wait_until(lambda: len(self.asked) == number or result.done())
+        assert wait_until(lambda: (len(self.asked) == number and self.is_sent) or result.done())
         assert len(self.asked) == number, result.result()
         return result, self.asked[-1]
 
@@ -214,6 +227,20 @@ def test_a_message_that_arrived_before_the_question_does_not_answer_it(make: Mak
     conversation = chat.bridge.conversation(message(""))
     assert wait_until(lambda: len(chat.bridge._jobs.of(conversation)) == 2)
     assert not first.done()
+    assert chat.bridge.answer(chat.button("Deny"), "ann")
+    assert not was_made(first)
+    assert later.result(30).payloads == (ReplyPayload("re: yes"),)
+
+
+def test_a_message_that_comes_while_the_question_is_being_sent_does_not_answer_it(make: Make) -> None:
+    chat = make()
+    chat.may_send.clear()
+    first = chat.say(RM)
+    assert wait_until(lambda: len(chat.asked) == 1)
+    later = chat.say("yes")
+    conversation = chat.bridge.conversation(message(""))
+    assert wait_until(lambda: len(chat.bridge._jobs.of(conversation)) == 2)
+    chat.may_send.set()
     assert chat.bridge.answer(chat.button("Deny"), "ann")
     assert not was_made(first)
     assert later.result(30).payloads == (ReplyPayload("re: yes"),)
