@@ -234,7 +234,7 @@ def test_a_forgotten_conversation_starts_afresh(make: Any) -> None:
 def test_a_conversation_that_is_forgotten_while_it_is_answered_starts_afresh(make: Any) -> None:
     runtime = ScriptedRuntime(ok("a"), ok("b", "s2"))
     bridge = make(runtime)
-    bridge.handle(message("hi"), BridgeCallbacks(on_block_reply=lambda reply: bridge.forget(message("hi"))))
+    bridge.handle(message("hi"), BridgeCallbacks(on_partial_reply=lambda reply: bridge.forget(message("hi"))))
     bridge.handle(message("hi"))
     assert [params.session_id for params in runtime.seen] == [None, None]
     assert stored(bridge) == "s2"
