@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -453,6 +454,20 @@ def test_so_many_hold_a_slot_at_once_and_they_come_in_order(cluster: Make) -> No
 
 
 @pytest.mark.slow
+def test_a_worker_that_loses_its_parent_while_it_waits_for_a_slot_starts_nothing(
+    cluster: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = cluster()
+    handle = here.runs.reserve("hi")
+    slots = here.slots("acme", 1)
+    parents = itertools.chain([1000], itertools.repeat(1))
+    monkeypatch.setattr(os, "getppid", lambda: next(parents))
+    with slots.hold(timeout=PATIENCE):
+        assert not here.runs.work(handle.run_id, None, slots=slots, stop_with_parent=True)
+    error, done = frames(sse(handle))
+    assert (error.data["code"], done.event) == ("WORKER_DIED", "done")
+
+
 def test_slots_of_another_name_are_others(cluster: Make) -> None:
     here = cluster()
     with here.slots("acme", 1).hold(), here.slots("other", 1).hold(timeout=PATIENCE):
