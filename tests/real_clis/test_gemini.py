@@ -51,7 +51,9 @@ class Lab:
         self.cli = bench.gemini
         self.server = bench.server
         self.workdir = bench.workdir
-        self.runtime = GeminiCliRuntime(timeout=60.0)
+        # On a busy machine a start may find Gemini's own lock (projects.json.lock) left by the last one (0.61.0). It
+        # then says nothing for a minute.
+        self.runtime = GeminiCliRuntime(timeout=180.0)
 
     def params(self, **fields: Any) -> dict[str, Any]:
         return {"model": self.cli.model, "working_directory": self.workdir, **fields}
