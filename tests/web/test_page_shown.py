@@ -441,15 +441,20 @@ def test_a_call_that_is_nested_too_deep_is_asked_about_all_the_same(name: str, s
     (shown.folder / "looked").unlink()
 
 
+def asked_about(shown: Stage, arguments: dict[str, Any], selector: str) -> str:
+    """What this part of the card shows while the agent asks for an edit."""
+    shown.start(asking("Edit", arguments), {"type": "wait", "for": "looked"})
+    text = shown.page.text(selector)
+    (shown.folder / "looked").touch()
+    shown.page.turns_done(1)
+    (shown.folder / "looked").unlink()
+    return text
+
+
 @pytest.mark.parametrize("what", BESIDES)
 def test_who_decides_on_a_call_sees_all_of_it_not_its_diff_alone(what: str, shown: Stage) -> None:
     arguments, words = BESIDES[what]
-    page = shown.page
-    shown.start(asking("Edit", arguments), {"type": "wait", "for": "looked"})
-    assert words in page.text(".card .input")
-    (shown.folder / "looked").touch()
-    page.turns_done(1)
-    (shown.folder / "looked").unlink()
+    assert words in asked_about(shown, arguments, ".card .input")
 
 
 HIDDEN: dict[str, tuple[dict[str, Any], str]] = {
@@ -469,12 +474,7 @@ HIDDEN: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("what", HIDDEN)
 def test_no_line_of_an_edit_is_hidden_or_cut_from_who_decides_on_it(what: str, shown: Stage) -> None:
     arguments, words = HIDDEN[what]
-    page = shown.page
-    shown.start(asking("Edit", arguments), {"type": "wait", "for": "looked"})
-    assert words in page.text(".card")
-    (shown.folder / "looked").touch()
-    page.turns_done(1)
-    (shown.folder / "looked").unlink()
+    assert words in asked_about(shown, arguments, ".card")
 
 
 def test_a_card_says_that_it_is_a_sub_agent_that_asks(shown: Stage) -> None:
